@@ -29,7 +29,7 @@ from rlhf.rule_rewards import WordListError
 from rlhf.seeding import Seeds
 from rlhf.templates import TemplateError
 from rlhf.walkthrough.lines import tell
-from rlhf.walkthrough.models import find_round, load_world, make_world, rounds_of
+from rlhf.walkthrough.models import NO_ROUND, find_round, load_world, make_world, rounds_of
 from rlhf.walkthrough.step import take_step
 
 
@@ -58,7 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     try:
-        world = make_world(seeds, compute) if key is None else load_world(Path(), key, compute)
+        if key is None:
+            why = "as --small asks" if options.small else NO_ROUND
+            world = make_world(seeds, compute, why)
+        else:
+            world = load_world(Path(), key, compute)
         step = take_step(world, compute=compute, seeds=seeds)
     except (
         ModelFolderError, TemplateError, TokenizerError, WordListError, RewardFunctionError,

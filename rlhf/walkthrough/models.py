@@ -66,6 +66,9 @@ class World:
     tokens: SpecialIds
 
 
+NO_ROUND = "no round below models/ yet (make repro makes some)"
+
+
 def find_round(root: Path) -> str | None:
     """The last round below `root` of which all that it needs is there."""
     made = [key for key in rounds_of(root) if _is_whole(root / "models/rounds" / key)]
@@ -173,8 +176,14 @@ SMALL_PPO = PPOParams(
 )
 
 
-def make_world(seeds: Seeds, compute: Compute) -> World:
-    """Small models made from nothing in seconds; the policy has been trained for 4 iterations."""
+def make_world(seeds: Seeds, compute: Compute, why: str = NO_ROUND) -> World:
+    """Small models made from nothing in seconds; the policy has been trained for 4 iterations.
+
+    Args:
+        seeds: of the models, and of what the policy is trained on.
+        compute: where, and in which precision.
+        why: they are made and no round is taken, for the first line of the walk.
+    """
     asked = [f"{name}: my {thing} is {state}." for name in NAMES for thing, state in TROUBLES]
     tokenizer = pretrain.train_tokenizer([*asked, *map(_reply, range(len(asked)), asked)], 400)
     documents = [
@@ -190,7 +199,7 @@ def make_world(seeds: Seeds, compute: Compute) -> World:
     actor = build_actor(policy, SMALL_PPO)
     world = World(
         origin=(
-            "small models made just now: no round below models/ yet (make repro makes some);",
+            f"small models made just now: {why};",
             f"policy after {SMALL_PPO.iterations} iterations of PPO, reference before them; the "
             "rules relevance + format as reward",
         ),

@@ -173,6 +173,18 @@ def test_a_reward_model_with_words_of_its_own_reads_text(tmp_path: Path, assert_
     assert_close(rollout.scores, expected, rtol=0, atol=1e-5)
 
 
+def test_small_models_that_were_asked_for_are_no_sign_that_there_is_no_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    write_round(tmp_path, PARAMS)
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
+    assert main(["--small"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("One PPO step: small models made just now: as --small asks;\n")
+    assert "no round" not in said
+
+
 def test_a_round_without_its_reward_model_is_not_taken(tmp_path: Path):
     write_round(tmp_path, PARAMS)
     (tmp_path / "models/rounds/r2/reward/config.json").unlink()

@@ -64,6 +64,7 @@ def _head() -> str:
     style = _STYLE.read_text(encoding="utf-8")
     return (
         '<meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f"<style>\n{style}</style>"
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from mlflow.exceptions import MlflowException
 from pydantic import TypeAdapter, ValidationError
+from requests import RequestException
 
 from tasks.params.loading import ParamsError
 from tasks.promoting.asking import ask, conclude
@@ -43,7 +44,9 @@ def main(argv: list[str] | None = None) -> int:
         if given.rollback:
             return _roll_back(root, given)
         return _promote(root, given) if given.round else _show(root)
-    except (PromotionError, ParamsError, DamagedLockError, MlflowException) as error:
+    except (
+        PromotionError, ParamsError, DamagedLockError, MlflowException, RequestException
+    ) as error:  # fmt: skip
         sys.stderr.write(f"{error}\n")
         return 2
 

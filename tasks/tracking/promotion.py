@@ -22,6 +22,7 @@ from mlflow.exceptions import MlflowException
 from preferences.withdrawals import WithdrawalsError
 from tasks.tracking.registered import BEFORE, SOURCE, ensure_version
 from tasks.tracking.registered_names import POLICY
+from tasks.tracking.runs import is_deleted
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.tracking.store import Store, connect, logged_files
 from tasks.tracking.withdrawn import HASH_TAG, TAG
@@ -162,7 +163,7 @@ def decide(root: Path, chosen: Candidate, decision: Decision, verdict: str = "")
 
     The same decision by the same person on the same policy, one after the other, is recorded once;
     again where another policy was in production meanwhile.
-    The gate's verdict goes along as an artifact of the run that trained the policy.
+    The gate's verdict goes along as an artifact of the run that trained the policy, if it is there.
 
     Raises:
         PromotionError: the name or the reason cannot be recorded; nothing is.
@@ -180,10 +181,7 @@ def decide(root: Path, chosen: Candidate, decision: Decision, verdict: str = "")
     approved = decision.choice == "approve"
     said_before = all(version.tags.get(key) == value for key, value in tags.items())
     if not said_before or (approved and _was_replaced(client, version)):
-        number = _record(client, version, tags)
-        if verdict and version.run_id:
-            name = f"promotion/version-{version.version}-decision-{number}.json"
-            client.log_text(version.run_id, verdict, name)
+        _record(store, version, tags, verdict)
     if approved:
         _promote(client, version)
     waits = _with_alias(client, CHALLENGER)
@@ -197,11 +195,11 @@ def rollback(root: Path, *, who: str, why: str) -> tuple[ModelVersion, ModelVers
 
     Raises:
         PromotionError: nothing was there before, or it contains data that was withdrawn since, or
-            the name or the reason cannot be recorded.
+            the name or the reason cannot be recorded; or it was put there, and not all recorded.
     """
     if problem := unfit(who, why):
         raise PromotionError(problem)
-    client = _store(root).client
+    client = (store := _store(root)).client
     now = _with_alias(client, ALIAS)
     if now is None:
         raise PromotionError("no policy is in production; nothing can be rolled back")
@@ -220,10 +218,16 @@ def rollback(root: Path, *, who: str, why: str) -> tuple[ModelVersion, ModelVers
             f"withdrawn since ({note}); promote another policy"
         )
     client.set_registered_model_alias(MODEL, ALIAS, target.version)
-    client.set_registered_model_tag(MODEL, BEFORE, " ".join(before[:-1]))
     said = {"decided_by": who, "reason": why, "override": ""}
-    _record(client, now, {"decision": f"rolled back to version {target.version}", **said})
-    _record(client, target, {"decision": f"restored from version {now.version}", **said})
+    try:
+        client.set_registered_model_tag(MODEL, BEFORE, " ".join(before[:-1]))
+        _record(store, now, {"decision": f"rolled back to version {target.version}", **said})
+        _record(store, target, {"decision": f"restored from version {now.version}", **said})
+    except MlflowException as error:
+        raise PromotionError(
+            f"version {target.version} is in production again, instead of version {now.version}, "
+            f"but that could not all be recorded ({error}); another rollback would go one further"
+        ) from None
     return now, client.get_model_version(MODEL, target.version)
 
 
@@ -250,16 +254,21 @@ def _was_replaced(client: MlflowClient, version: ModelVersion) -> bool:
     return now is not None and now.version != version.version and str(version.version) in before
 
 
-def _record(client: MlflowClient, version: ModelVersion, tags: dict[str, str]) -> int:
-    """Note what was decided on the version, and on the run that trained it; its number."""
+def _record(store: Store, version: ModelVersion, tags: dict[str, str], verdict: str = "") -> None:
+    """Note what was decided on the version, and on the run that trained it if that is there."""
+    client = store.client
     tags = {**tags, "decided_at": datetime.now(tz=UTC).isoformat(timespec="seconds")}
     number = 1 + sum(key.startswith("decision.") for key in version.tags)
     line = json.dumps({"version": version.version, **tags}, ensure_ascii=False)
-    for key, value in {**tags, f"decision.{number}": line}.items():
+    run = version.run_id if version.run_id and not is_deleted(store, version.run_id) else ""
+    # First: a decision that is on the version already is not recorded again.
+    if run and verdict:
+        name = f"promotion/version-{version.version}-decision-{number}.json"
+        client.log_text(run, verdict, name)
+    if run:
+        client.set_tag(run, f"decision.{number}", line[:RUN_TAG])
+    for key, value in {f"decision.{number}": line, **tags}.items():
         client.set_model_version_tag(MODEL, version.version, key, value)
-    if version.run_id:
-        client.set_tag(version.run_id, f"decision.{number}", line[:RUN_TAG])
-    return number
 
 
 def _withdrawn(root: Path, tags: Mapping[str, str], digest: str) -> str | None:

@@ -15,6 +15,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from tasks.tracking.registered_names import POLICY, REWARD_MODEL, registered_name, round_of
+from tasks.tracking.runs import is_deleted
 from tasks.tracking.store import Store
 from tasks.tracking.withdrawn import HASH_TAG, registered_versions
 
@@ -54,12 +55,16 @@ def ensure_version(store: Store, model: LoggedModel, path: str, digest: str) -> 
 
 
 def describe(store: Store, version: ModelVersion, summary: str, cards: Mapping[str, str]) -> None:
-    """Give a version its description and its cards (file name -> text)."""
-    client = store.client
-    folder = f"{CARDS}/{version.name}-{version.version}"
-    for name, text in cards.items():
-        client.log_text(str(version.run_id), text, f"{folder}/{name}")
-    where = f"\n\nCards: artifacts `{folder}` of run {version.run_id}."
+    """Give a version its description and its cards (file name -> text).
+
+    Cards are artifacts of the run that made the model: without it there are none.
+    """
+    client, where = store.client, ""
+    if not is_deleted(store, str(version.run_id)):
+        folder = f"{CARDS}/{version.name}-{version.version}"
+        for name, text in cards.items():
+            client.log_text(str(version.run_id), text, f"{folder}/{name}")
+        where = f"\n\nCards: artifacts `{folder}` of run {version.run_id}."
     shown = summary[: DESCRIPTION - len(where)] + where
     client.update_model_version(version.name, version.version, shown)
 

@@ -3,7 +3,9 @@
 import json
 import re
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from tasks.tracking.promotion import (
     with_alias,
     withdrawn,
 )
-from tasks.tracking.registered import needed_hashes
+from tasks.tracking.registered import describe, ensure_version, needed_hashes
 from tasks.tracking.shipping import tracking_uri
 from tasks.tracking.store import connect
 from tasks.tracking.withdrawn import mark
@@ -202,6 +204,76 @@ def test_a_promotion_that_was_cut_off_before_the_alias_moved_does_not_confuse_th
     before = f"{one.version} {two.version}"
     client(root).set_registered_model_tag(MODEL, "production.before", before)
     assert rollback(root, who="Max", why="it is rude")[1].version == one.version
+
+
+def test_a_policy_whose_run_was_deleted_in_mlflow_is_promoted_and_taken_back(root: Path) -> None:
+    """As docs/how-to/trace-and-forget.md has people delete runs."""
+    chosen = [candidate(root, key) for key in ("r1", "r2")]
+    for each in chosen:
+        client(root).delete_run(str(each.model.source_run_id))
+
+    one, two = (decide(root, each, APPROVE, verdict="{}") for each in chosen)
+    assert in_production(root).version == two.version  # type: ignore[union-attr]
+    left, restored = rollback(root, who="Max", why="it is rude")
+
+    assert (left.version, restored.version) == (two.version, one.version)
+    assert in_production(root).version == one.version  # type: ignore[union-attr]
+    assert [key for key in sorted(restored.tags) if key.startswith("decision.")] == [
+        "decision.1", "decision.2"
+    ]  # fmt: skip
+    assert restored.tags["decision"] == f"restored from version {two.version}"
+
+
+def test_a_version_whose_run_is_gone_is_described_without_cards(root: Path) -> None:
+    store, model = connect(tracking_uri(root)), candidate(root, "r1").model
+    run = str(model.source_run_id)
+    store.client.delete_run(run)
+    store.client._tracking_client.store._hard_delete_run(run)  # As `mlflow gc` does.
+    version = ensure_version(store, model, "models/rounds/r1/policy", "r100.dir")
+    describe(store, version, "Policy of round r1.", {"model-card.md": "# Policy"})
+    found = store.client.get_model_version(MODEL, version.version).description
+    assert found == "Policy of round r1."
+
+
+def test_a_rollback_that_cannot_be_recorded_says_what_is_in_production(root: Path) -> None:
+    """Else whoever gives it again, because it failed, goes back one further."""
+    one, two = (decide(root, candidate(root, key), APPROVE) for key in ("r1", "r2"))
+    path = tracking_uri(root).removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON model_version_tags"
+            " BEGIN SELECT RAISE(ABORT, 'no room'); END"
+        )
+    with pytest.raises(PromotionError) as refused:
+        rollback(root, who="Max", why="it is rude")
+    assert str(refused.value).startswith(
+        f"version {one.version} is in production again, instead of version {two.version}, but that "
+        "could not all be recorded ("
+    )
+    assert in_production(root).version == one.version  # type: ignore[union-attr]
+
+
+def test_a_verdict_that_could_not_be_kept_is_kept_with_the_decision_that_is_given_again(
+    root: Path,
+) -> None:
+    artifacts = root / ".work/mlflow/artifacts"
+    shutil.rmtree(artifacts, ignore_errors=True)
+    artifacts.mkdir()  # The copy's own, not those of the template.
+    chosen = candidate(root, "r1")
+    run = client(root).get_run(str(chosen.model.source_run_id))
+    place = Path(run.info.artifact_uri.removeprefix("file://")) / "promotion"
+    place.parent.mkdir(parents=True)
+    place.touch()  # Where a folder should be.
+    with pytest.raises(OSError, match="promotion"):
+        decide(root, chosen, APPROVE, verdict="{}")
+    assert in_production(root) is None
+    place.unlink()
+
+    version = decide(root, chosen, APPROVE, verdict="{}")
+
+    files = client(root).list_artifacts(run.info.run_id, "promotion")
+    assert [file.path for file in files] == [f"promotion/version-{version.version}-decision-1.json"]
+    assert "decision.2" not in version.tags
 
 
 def verdict_on(chosen: Candidate, note: str | None) -> Verdict:

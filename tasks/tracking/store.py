@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_TIMEOUT
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact import http_artifact_repo
 from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
 
 from tasks.tracking.sent import DEFAULT_STORE, is_default_store
@@ -30,6 +33,27 @@ ARTIFACT_COLUMNS = (
     ("model_versions", "storage_location"),
 )
 """Where MLflow's tables hold addresses below the experiment's artifacts."""
+SLOWEST = 5_000_000
+"""Bytes a second at which a server is expected at least to pass an artifact on to its own store."""
+
+_REPOSITORY: Any = http_artifact_repo
+_REQUEST = _REPOSITORY.http_request
+_TIMEOUT: Any = MLFLOW_HTTP_REQUEST_TIMEOUT
+
+
+def _artifact_request(*arguments: Any, **named: Any) -> Any:
+    """As MLflow's own, but it waits the longer for a reply, the larger the file is that it sends.
+
+    A server replies once it has passed the file on, weights to S3 say. MLflow waits for that as for
+    any other reply, then sends all of it again.
+    """
+    seconds = _TIMEOUT.get()
+    size = os.fstat(named["data"].fileno()).st_size if "data" in named else 0
+    patience = {"timeout": (seconds, seconds + size / SLOWEST)}
+    return _REQUEST(*arguments, **patience | named)
+
+
+_REPOSITORY.http_request = _artifact_request
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,16 @@ import os
 import shutil
 import sqlite3
 import stat
+import time
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import ClassVar
 
 import pytest
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
 
 from tasks.tracking.store import connect, find_run
 
@@ -94,3 +99,39 @@ def test_a_database_that_is_tried_again_is_said_to_be(caplog: pytest.LogCaptureF
     log.warning("Operation will be retried")
     log.removeHandler(caplog.handler)
     assert "Operation will be retried" in caplog.text
+
+
+class SlowStore(BaseHTTPRequestHandler):
+    """Replies to a file after 1.5 s, as a server that has to send it to its own store."""
+
+    received: ClassVar[list[int]] = []
+
+    def do_PUT(self) -> None:
+        self.received.append(len(self.rfile.read(int(self.headers["Content-Length"]))))
+        time.sleep(1.5)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_the_reply_to_a_large_artifact_is_waited_for_longer_and_it_is_sent_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    monkeypatch.setattr(SlowStore, "received", [])
+    server = HTTPServer(("127.0.0.1", 0), SlowStore)
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}/api/2.0/mlflow-artifacts/artifacts"
+    (tmp_path / "large").write_bytes(bytes(20_000_000))  # 4 s at 5 MB a second
+    (tmp_path / "small").write_bytes(b"{}")
+    try:
+        HttpArtifactRepository(address).log_artifact(str(tmp_path / "large"))
+        assert SlowStore.received == [20_000_000]
+        with pytest.raises(MlflowException, match="timeout"):
+            HttpArtifactRepository(address).log_artifact(str(tmp_path / "small"))
+    finally:
+        server.shutdown()
+        server.server_close()

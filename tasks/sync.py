@@ -12,9 +12,10 @@ import os
 import sys
 from pathlib import Path
 
-from tasks.promoting.registration import tag_and_register
+from tasks.promoting.registration import tag_and_register, unregistered
 from tasks.running.amounts import amount
 from tasks.running.machine_errors import in_one_line
+from tasks.tracking.output_tags import untagged
 from tasks.tracking.sent import damage
 from tasks.tracking.shipping import ShipResult, ship_all, tracking_uri
 from tasks.workspace.dvc_lockfile import DamagedLockError
@@ -67,7 +68,14 @@ def main(argv: list[str] | None = None) -> int:
     arrived = sum(result.state == "complete" for result in results)
     there = amount(arrived, "run", ("is", "are"))
     sys.stdout.write(f"{there} in MLflow, {tagged} newly tagged with output hashes.\n")
-    return 1 if failed else 0
+    return 1 if failed or _lacks_hashes_or_versions(Path.cwd()) else 0
+
+
+def _lacks_hashes_or_versions(root: Path) -> bool:
+    """Whether MLflow has refused some, as has been said."""
+    return any(
+        any(untagged(place)) or any(unregistered(place)) for place in (root, *workspaces(root))
+    )
 
 
 if __name__ == "__main__":

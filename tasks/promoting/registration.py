@@ -67,9 +67,10 @@ def tag_and_register(root: Path) -> int:
 def register(root: Path) -> int:
     """Register what is not, and write the cards anew whose results have changed; how many.
 
-    Does nothing if MLflow does not respond; the next call tries again.
+    Goes on after a model that MLflow refuses, and stops if it does not respond; the next call tries
+    again.
     """
-    todo = list(_waiting(root))
+    todo = list(unregistered(root))
     if not todo:
         return 0
     quiet_mlflow()
@@ -77,16 +78,16 @@ def register(root: Path) -> int:
     from tasks.tracking.send import TrackingError  # noqa: PLC0415
     from tasks.tracking.send_version import send_version  # noqa: PLC0415
 
-    tally = Tally(root)
-    try:
-        for one in todo:
-            model = _trained(root, one)
-            cards = {
-                MODEL_CARD: model_card(model),
-                DATA_CARD: data_card(
-                    model, tally.of(one.path, one.digest), read_verdicts(root, _rounds(root, one))
-                ),
-            }
+    tally, registered = Tally(root), 0
+    for one in todo:
+        model = _trained(root, one)
+        cards = {
+            MODEL_CARD: model_card(model),
+            DATA_CARD: data_card(
+                model, tally.of(one.path, one.digest), read_verdicts(root, _rounds(root, one))
+            ),
+        }
+        try:
             send_version(
                 tracking_uri(root),
                 one.logged,
@@ -95,13 +96,18 @@ def register(root: Path) -> int:
                 description=summary(model),
                 cards=cards,
             )
-            _note(one)
-    except TrackingError as error:
-        logger.warning("not every model is registered in MLflow yet. %s", error)
-    return len(todo)
+        except TrackingError as error:
+            logger.warning("%s: not registered in MLflow yet. %s", one.path, error)
+            if error.refused:
+                continue
+            break
+        _note(one)
+        registered += 1
+    return registered
 
 
-def _waiting(root: Path) -> Iterator[Waiting]:
+def unregistered(root: Path) -> Iterator[Waiting]:
+    """The models in MLflow that have no version there, or cards of earlier results."""
     lock = read_lock(root)
     for stage, locked in lock.items():
         for path, digest in locked.outs.items():

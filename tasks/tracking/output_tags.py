@@ -6,7 +6,7 @@ links to those in DVC's cache, where both are on one disk.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tasks.tracking.sent import Sent, load_sent, save_sent
@@ -23,14 +23,50 @@ def tag_outputs(root: Path, lock: Mapping[str, LockedStage] | None = None) -> in
 
     The run behind a stage is the newest that wrote the bytes that `dvc.lock` names: after a
     checkout of an older commit that is an older run, and for outputs pulled from another machine
-    there is none here. One whose models have not arrived waits for them. Does nothing if
-    MLflow does not respond; the next call tries again.
+    there is none here. Goes on after one that MLflow refuses, and stops if it does not respond; the
+    next call tries again.
 
     Args:
         root: the workspace.
         lock: what its `dvc.lock` says, if that has been read.
     """
-    todo = []
+    if not (todo := list(untagged(root, lock))):
+        return 0
+    quiet_mlflow()
+    # Imported here: takes 1.5 s, which a call with nothing to tag should not cost.
+    from tasks.tracking.send import TrackingError  # noqa: PLC0415
+    from tasks.tracking.send_tags import send_output_tags  # noqa: PLC0415
+
+    tagged = 0
+    for folder, sent, outs in todo:
+        try:
+            send_output_tags(root, tracking_uri(root), sent.run, sent.models, outs)
+        except TrackingError as error:
+            stage = folder.parent.name
+            logger.warning("%s: output hashes are not in MLflow yet. %s", stage, error)
+            if error.refused:
+                continue
+            break
+        sent.outs = dict(outs)
+        save_sent(folder, sent)
+        tagged += 1
+    return tagged
+
+
+def untagged(
+    root: Path, lock: Mapping[str, LockedStage] | None = None
+) -> Iterator[tuple[Path, Sent, Mapping[str, str]]]:
+    """The runs that have arrived without the hashes of what they wrote.
+
+    One whose models have not arrived waits for them.
+
+    Args:
+        root: the workspace.
+        lock: what its `dvc.lock` says, if that has been read.
+
+    Yields:
+        The spool of each, what has arrived of it, and output path -> hash.
+    """
     for stage, locked in (read_lock(root) if lock is None else lock).items():
         folder = run_behind(root, stage, locked)
         if folder is None:
@@ -39,22 +75,4 @@ def tag_outputs(root: Path, lock: Mapping[str, LockedStage] | None = None) -> in
         # Not by what an attempt sent that was interrupted, and that this run has resumed.
         arrived = finish is not None and sent.ended_ms == finish["ended_ms"] and sent.models_done
         if arrived and sent.outs != locked.outs:
-            todo.append((folder, sent, locked))
-    if not todo:
-        return 0
-    quiet_mlflow()
-    # Imported here: takes 1.5 s, which a call with nothing to tag should not cost.
-    from tasks.tracking.send import TrackingError, send_output_tags  # noqa: PLC0415
-
-    try:
-        for folder, sent, locked in todo:
-            send_output_tags(root, tracking_uri(root), sent.run, sent.models, locked.outs)
-            _note(folder, sent, locked)
-    except TrackingError as error:
-        logger.warning("output hashes are not in MLflow yet. %s", error)
-    return len(todo)
-
-
-def _note(folder: Path, sent: Sent, locked: LockedStage) -> None:
-    sent.outs = dict(locked.outs)
-    save_sent(folder, sent)
+            yield folder, sent, locked.outs

@@ -34,12 +34,10 @@ from tasks.tracking.runs import (
 from tasks.tracking.sent import CURVES, Curve, Sent, load_sent, save_sent
 from tasks.tracking.spool import EXECUTIONS_FOLDER, is_live, read_finish
 from tasks.tracking.spools import run_behind
-from tasks.tracking.store import Store, connect, logged_files, mlflow_key
+from tasks.tracking.store import Store, connect, mlflow_key
 from tasks.tracking.tables import SAMPLES, log_samples
-from tasks.workspace.dvc_cache import cache_folder
 from tasks.workspace.dvc_lockfile import read_lock
 from tasks.workspace.held import held
-from tasks.workspace.shared_weights import DRAFTS, share_with_cache
 
 GONE = "outputs.gone"
 """Tag of a run that lists the outputs that could not be sent because they no longer exist."""
@@ -86,36 +84,6 @@ def parent_run(root: Path, execution: str, *, uri: str) -> str:
     start = json.loads((root / EXECUTIONS_FOLDER / execution / "start.json").read_text("utf-8"))
     with named_errors(), _runs_lock(root):
         return str(execution_run(connect(uri), root, execution, start).info.run_id)
-
-
-def send_output_tags(
-    root: Path, uri: str, run: str, models: Mapping[str, str], outs: Mapping[str, str]
-) -> None:
-    """Tag a run, and the models it logged, with the DVC hashes of its outputs.
-
-    The models' weights become links to those in DVC's cache, where MLflow keeps them on this disk.
-
-    Args:
-        root: the workspace whose DVC has hashed the outputs.
-        uri: of the tracking store.
-        run: id of the run.
-        models: output path -> id of the logged model.
-        outs: output path -> hash.
-
-    Raises:
-        TrackingError: MLflow could not be reached, or refused it.
-    """
-    cache, drafts = cache_folder(root), root / DRAFTS
-    with named_errors():
-        store = connect(uri)
-        client = store.client
-        tags = [RunTag(mlflow_key(f"dvc.out.{path}"), digest) for path, digest in outs.items()]
-        client.log_batch(run, tags=tags)
-        for path, model in models.items():
-            if path in outs:
-                client.set_logged_model_tags(model, {"dvc.path": path, "dvc.md5": outs[path]})
-                if logged := logged_files(store, model):
-                    share_with_cache(logged, cache, outs[path], drafts=drafts)
 
 
 class _Sender:

@@ -90,3 +90,29 @@ def test_sync_tags_a_run_with_what_dvc_says_and_stores_its_weights_once(
     assert policy.samefile(weights)
     assert sync_main([]) == 0
     assert ", 0 newly tagged" in capsys.readouterr().out
+
+
+def test_sync_goes_on_after_a_run_that_mlflow_refuses_and_ends_with_1(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    entries = ""
+    for stage in ("prepare", "base", "sft"):
+        path = f"results/{stage}"
+        open_spool(root, start(stage)).finish("FINISHED", {}, [], hashes={path: f"{stage}.dir"})
+        entries += f"  {stage}:\n    cmd: x\n    outs:\n    - {{path: {path}, md5: {stage}.dir}}\n"
+    ship_all(root)
+    client = MlflowClient(tracking_uri(root))
+    client.delete_run(run_of(root, "base").info.run_id)
+    (root / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n{entries}")
+    (root / "dvc.yaml").touch()
+    monkeypatch.chdir(root)
+
+    assert sync_main([]) == 1
+
+    assert capsys.readouterr().out.endswith(" in MLflow, 2 newly tagged with output hashes.\n")
+    assert caplog.messages[0].startswith("base: output hashes are not in MLflow yet. ")
+    for stage in ("prepare", "sft"):
+        assert run_of(root, stage).data.tags[f"dvc.out.results/{stage}"] == f"{stage}.dir"

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus
 from mlflow.models import Model, ModelSignature
 from mlflow.types.llm import CHAT_MODEL_INPUT_SCHEMA, CHAT_MODEL_OUTPUT_SCHEMA
 from mlflow.types.schema import ParamSchema, ParamSpec
@@ -58,7 +58,8 @@ def log_model(
 ) -> str:
     """Log the Hugging Face model in `folder` as an output of a run; the logged model's id.
 
-    A model that an interrupted call left half-sent is deleted first.
+    A model that an interrupted call left half-sent is deleted first. Ask `finished_model` before:
+    where the run has its model already, this logs a second one.
 
     Raises:
         FileNotFoundError: `folder` has no config.json.
@@ -89,14 +90,33 @@ def log_model(
     return str(model.model_id)
 
 
+def finished_model(store: Store, run_id: str, output: str) -> str | None:
+    """The id of the model that a run has logged for an output; None where it has not, or in part.
+
+    It has where the note of that was lost, or another address led to the same server meanwhile.
+    """
+    ready = [one for one in _logged(store, run_id, output) if one.status == LoggedModelStatus.READY]
+    if not ready:
+        return None
+    first = min(ready, key=lambda one: one.creation_timestamp).model_id
+    outputs = store.client.get_run(run_id).outputs
+    if first not in {one.model_id for one in (outputs.model_outputs if outputs else ())}:
+        store.client.log_outputs(run_id, [LoggedModelOutput(first, step=0)])
+    return str(first)
+
+
 def _drop_unfinished(store: Store, run_id: str, output: str) -> None:
+    for model in _logged(store, run_id, output):
+        # A finished one may be what a registered version stands for.
+        if model.status != LoggedModelStatus.READY:
+            store.client.delete_logged_model(model.model_id)
+
+
+def _logged(store: Store, run_id: str, output: str) -> list[LoggedModel]:
     models = store.client.search_logged_models(
         [store.experiment], filter_string=f"source_run_id = '{run_id}'"
     )
-    for model in models:
-        # A finished one may be what a registered version stands for.
-        if model.tags.get("rlhf.output") == output and model.status != LoggedModelStatus.READY:
-            store.client.delete_logged_model(model.model_id)
+    return [model for model in models if model.tags.get("rlhf.output") == output]
 
 
 def _describe(kind: ModelKind, architecture: str, run_id: str, model_id: str) -> Model:

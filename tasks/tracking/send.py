@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from rlhf.manifests import flush
 from tasks.params.redaction import redact
 from tasks.tracking.entities import datasets, last_step, points, run_tags
-from tasks.tracking.models import log_model
+from tasks.tracking.models import finished_model, log_model
 from tasks.tracking.runs import (
     METRICS_PER_BATCH,
     PARAM_LENGTH,
@@ -187,7 +187,8 @@ class _Sender:
         """Where an output still exists; None if it is gone, which the run's tag then records.
 
         The link in the spool is deleted once a store has the output. Another store gets the
-        published output itself, provided that this run made it.
+        published output itself, provided that this run made it. One that the run has in MLflow,
+        where the note of that was lost, is not gone.
         """
         if (kept := self.folder / output["kept"]).exists():
             return kept
@@ -196,6 +197,9 @@ class _Sender:
         ours = locked is not None and run_behind(self.root, stage, locked) == self.folder
         if ours and published.exists():
             return published
+        there = self.client.list_artifacts(self.sent.run)
+        if output["kind"] == "artifact" and kept.name in {one.path for one in there}:
+            return None
         tags = self.client.get_run(self.sent.run).data.tags
         gone = dict.fromkeys([*tags.get(GONE, "").splitlines(), output["path"]])
         self.client.set_tag(self.sent.run, GONE, "\n".join(gone))
@@ -215,10 +219,12 @@ class _Sender:
             if kind == "artifact" or path in self.sent.models:
                 continue
             tags = {"rlhf.output": path, "rlhf.stage": self.start["stage"]}
-            if (folder := self._source(output)) is None:
-                continue
-            self.sent.models[path] = log_model(self.store, self.sent.run, kind, folder, tags)
-            self._note()
+            model = finished_model(self.store, self.sent.run, path)
+            if model is None and (folder := self._source(output)) is not None:
+                model = log_model(self.store, self.sent.run, kind, folder, tags)
+            if model is not None:
+                self.sent.models[path] = model
+                self._note()
         self.sent.models_done = True
         self._note()
         self._drop_links()

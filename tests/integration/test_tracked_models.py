@@ -23,6 +23,7 @@ from tests.integration.tracked import (  # noqa: F401
     artifacts,
     model_folders_fixture,
     root_fixture,
+    run_of,
     runs_of,
     start,
 )
@@ -88,6 +89,36 @@ def test_a_model_is_kept_for_sending_when_a_later_run_replaces_it(
     sent = json.loads((spool.folder / "sent.json").read_text())
     found = [path for path in artifacts(root, sent["models"]) if path.name == "model.safetensors"]
     assert [path.read_bytes() == weights for path in found] == [True]
+
+
+@pytest.mark.parametrize("still_here", [True, False])
+def test_a_run_that_is_sent_to_its_server_once_more_has_one_model_and_lacks_nothing(
+    root: Path, model_folders: Path, still_here: bool
+) -> None:
+    """As after an hour with another store, or where the server's address has changed."""
+    published, spool = root / "models" / "policy", open_spool(root, start())
+    shutil.copytree(model_folders / "policy", published)
+    (root / "results").mkdir()
+    (root / "results/metrics.json").write_text("{}")
+    outputs = [Output("policy", published), Output("artifact", root / "results/metrics.json")]
+    hashes = {"models/policy": "feed.dir"}
+    spool.finish("FINISHED", {}, outputs, hashes=hashes)
+    assert ship(spool.folder).state == "complete"
+    models = load_sent(spool.folder, tracking_uri(root)).models
+    (root / "dvc.lock").write_text(LOCK)
+    if not still_here:
+        shutil.rmtree(published)
+        (root / "results/metrics.json").unlink()
+    (spool.folder / "sent.json").unlink()
+
+    assert ship(spool.folder).state == "complete"
+
+    sent = load_sent(spool.folder, tracking_uri(root))
+    assert sent.models == models
+    client, run = MlflowClient(tracking_uri(root)), run_of(root, "ppo@r1")
+    assert [one.model_id for one in run.outputs.model_outputs] == list(models.values())
+    assert len(client.search_logged_models([run.info.experiment_id])) == 1
+    assert "outputs.gone" not in run.data.tags
 
 
 def test_output_hashes_reach_the_run_and_the_model_that_dvc_lock_describes(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tasks.tracking.production import Question, UnknownError
 from tasks.tracking.sent import DEFAULT_STORE
-from tasks.tracking.spool import home
+from tasks.workspace.files import home
 
 SFT = Path("models") / "sft"
 

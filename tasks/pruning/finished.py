@@ -15,11 +15,11 @@ from tasks.pruning.leftovers import Leftover, PruneError
 from tasks.pruning.undecided import undecided
 from tasks.tracing.records import LOCK, RecordError, runs_of
 from tasks.tracking.shipping import execution_has_news, has_news
-from tasks.tracking.spool import EXECUTIONS_FOLDER, home
+from tasks.tracking.spool import EXECUTIONS_FOLDER
 from tasks.tracking.spools import spools
 from tasks.workspace.driver_lock import died_in, refuse_if_busy
 from tasks.workspace.dvc_cache import cache_folder, is_cached, md5
-from tasks.workspace.files import read_json
+from tasks.workspace.files import home, read_json
 from tasks.workspace.git import GitError, git
 from tasks.workspace.runs import branch_of
 from tasks.workspace.work_folder import checkpoint_folders

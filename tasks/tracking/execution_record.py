@@ -24,8 +24,8 @@ from tasks.params.redaction import redact, redact_values
 from tasks.tracking.data_sets import data_sets
 from tasks.tracking.round_curves import Point, round_curves
 from tasks.tracking.run_names import run_name
-from tasks.tracking.spool import EXECUTIONS_FOLDER, Status, home
-from tasks.workspace.files import git_branch, git_commit, now_ms, read_json, write_json
+from tasks.tracking.spool import EXECUTIONS_FOLDER, Status
+from tasks.workspace.files import git_branch, git_commit, home, now_ms, read_json, write_json
 
 RESULTS = Path("reports/results.json")
 """What `tasks.reporting.summary.build_results` returned when the last stage ran."""

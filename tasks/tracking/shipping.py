@@ -20,8 +20,9 @@ from typing import Literal
 
 from tasks.params.redaction import redact
 from tasks.tracking.sent import CURVES, DEFAULT_STORE, end_is_new, load_sent, rounds_are_new
-from tasks.tracking.spool import home, is_live, read_finish
+from tasks.tracking.spool import is_live, read_finish
 from tasks.tracking.spools import executions, spools
+from tasks.workspace.files import home
 from tasks.workspace.held import take
 
 MLFLOW_SETTINGS = {

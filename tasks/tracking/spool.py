@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from rlhf.manifests import flush
-from tasks.workspace.files import now_ms, read_json, relative_to, write_json
+from tasks.workspace.files import home, now_ms, read_json, relative_to, write_json
 from tasks.workspace.held import is_held, take
 
 Status = Literal["FINISHED", "FAILED", "KILLED", "SCHEDULED"]
@@ -176,18 +176,6 @@ def open_spool(root: Path, start: RunStart) -> Spool:
             write_json(folder / "start.json", record)
         return Spool(root, folder, lock)
     raise AssertionError("the candidates do not end")
-
-
-def home(root: Path) -> Path:
-    """The checkout that keeps what goes to MLflow: `root`, or that of `dvc exp run --temp`.
-
-    DVC runs such an experiment in a copy below `.dvc/tmp/exps` and removes it afterwards.
-    """
-    absolute = root.absolute()
-    for folder in absolute.parents:
-        if absolute.is_relative_to(folder / ".dvc" / "tmp" / "exps"):
-            return folder
-    return root
 
 
 def is_live(folder: Path) -> bool:

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from tasks.params.loading import flatten
-from tasks.tracking.spool import EXECUTIONS_FOLDER, SPOOL_FOLDER, home, read_finish
+from tasks.tracking.spool import EXECUTIONS_FOLDER, SPOOL_FOLDER, read_finish
 from tasks.workspace.dvc_lockfile import LockedStage
+from tasks.workspace.files import home
 
 
 def spools(root: Path, stage: str = "*") -> list[Path]:

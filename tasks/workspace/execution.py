@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tasks.workspace.files import git_commit, read_json, write_json
+from tasks.workspace.files import git_commit, home, read_json, write_json
+from tasks.workspace.held import held
 
 EXECUTION_FILE = Path(".work") / "execution.json"
+CLONE_FILE = Path(".work") / "clone"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,9 +86,22 @@ def _new_id(variant: str | None) -> str:
 def current_execution(root: Path) -> str:
     """The id of the execution that this stage belongs to: whoever started it has named it.
 
-    A bare `dvc repro` does not: the same commit and params.yaml are one execution then.
+    A bare `dvc repro` does not: the same commit and params.yaml are one execution of a clone then.
     """
-    return os.environ.get("RLHF_EXECUTION") or f"dvc-{execution_key(root)[:12]}"
+    own = os.environ.get("RLHF_EXECUTION")
+    return own or f"dvc-{execution_key(root)[:12]}-{_clone(root)}"
+
+
+def _clone(root: Path) -> str:
+    """Six hex digits of this clone: those of colleagues may send to the same MLflow."""
+    path = home(root) / CLONE_FILE
+    path.parent.mkdir(exist_ok=True)
+    # Several processes of a stage begin at once.
+    with held(path), path.open("r+", encoding="ascii") as file:
+        if not (known := file.read()):
+            known = secrets.token_hex(3)
+            file.write(known)
+    return known
 
 
 def execution_key(root: Path) -> str:

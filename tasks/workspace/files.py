@@ -40,6 +40,18 @@ def outside_repository(root: Path) -> str | None:
     return f"{root}: no dvc.yaml here; run this from the repository root"
 
 
+def home(root: Path) -> Path:
+    """The checkout that keeps what runs leave: `root`, or that of `dvc exp run --temp`.
+
+    DVC runs such an experiment in a copy below `.dvc/tmp/exps` and removes it afterwards.
+    """
+    absolute = root.absolute()
+    for folder in absolute.parents:
+        if absolute.is_relative_to(folder / ".dvc" / "tmp" / "exps"):
+            return folder
+    return root
+
+
 def relative_to(path: Path, root: Path) -> str:
     """`path` below `root` with forward slashes, or absolute where it lies elsewhere."""
     absolute, base = path.absolute(), root.absolute()

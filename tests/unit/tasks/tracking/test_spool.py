@@ -175,3 +175,19 @@ def test_the_execution_of_a_bare_dvc_repro_changes_with_params_and_commit(tmp_pa
     for command in (["init", "--quiet"], ["commit", "--allow-empty", "--quiet", "-m", "one"]):
         subprocess.run(["git", "-C", tmp_path, *command], env=os.environ | identity, check=True)
     assert len({first, second, current_execution(tmp_path)}) == 3
+
+
+def test_a_bare_dvc_repro_in_two_clones_is_two_executions(tmp_path: Path) -> None:
+    """Colleagues who run one commit send to one MLflow, which would take both for one run."""
+    ids = []
+    for clone in (tmp_path / "ana", tmp_path / "ben"):
+        clone.mkdir()
+        (clone / "params.yaml").write_text("ppo: {kl_coef: 0.05}\n")
+        ids.append(current_execution(clone))
+    assert len(set(ids)) == 2
+
+    # `dvc exp run --temp` works in a copy that DVC removes afterwards.
+    copy = tmp_path / "ana/.dvc/tmp/exps/tmp1"
+    copy.mkdir(parents=True)
+    (copy / "params.yaml").write_text("ppo: {kl_coef: 0.05}\n")
+    assert current_execution(copy) == ids[0]

@@ -242,6 +242,9 @@ def _refuse_if_changed(root: Path, round_key: str, policy: str | None) -> None:
     if not root.is_dir():
         again = f"a run that is ordered as {run} brings it back" if (run := run_in(root)) else ""
         raise PromotionError(f"{root}: no such folder{again and f'; {again}, then ask again'}")
+    if not (root / "dvc.yaml").exists():
+        expected = "the checkout, or .work/runs/NAME of the run NAME"
+        raise PromotionError(f"workspace: expected {expected}; {root} has no dvc.yaml")
     now = promotion.policy_digest(root, round_key)
     if policy not in (None, now):
         raise PromotionError(

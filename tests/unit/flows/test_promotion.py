@@ -213,3 +213,12 @@ def test_an_answer_whose_workspace_has_gone_says_how_it_comes_back(tmp_path: Pat
         promotion._refuse_if_changed(workspace, "r1", None)
     with pytest.raises(PromotionError, match=r"gone: no such folder$"):
         promotion._refuse_if_changed(tmp_path / "gone", "r1", None)
+
+
+def test_a_folder_that_is_no_workspace_is_named_and_not_the_round(tmp_path: Path) -> None:
+    with pytest.raises(PromotionError) as refused:
+        promotion._refuse_if_changed(tmp_path, "r1", None)
+    assert str(refused.value) == (
+        "workspace: expected the checkout, or .work/runs/NAME of the run NAME; "
+        f"{tmp_path} has no dvc.yaml"
+    )

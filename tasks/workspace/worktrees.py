@@ -112,12 +112,35 @@ def link_own_files(root: Path, workspace: Path) -> None:
                 f"{named.key}: {named.path} leads out of the repository, which is another place "
                 f"from {workspace.relative_to(root)}; write its full path"
             )
-        if link.is_symlink() and not (source.exists() and link.exists()):
-            link.unlink()  # What it leads to has gone, or the checkout has been moved.
-        if link.exists() or not source.exists():
-            continue
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(source.absolute())
+        _link(source, link)
+        if link.is_dir() and link.resolve().is_relative_to(workspace.resolve()):
+            _link_rest(root, workspace, Path(os.path.normpath(named.path)))
+
+
+def _link(source: Path, link: Path) -> None:
+    if link.is_symlink() and not (source.exists() and link.exists()):
+        link.unlink()  # What it leads to has gone, or the checkout has been moved.
+    if link.exists() or not source.exists():
+        return
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(source.absolute())
+
+
+def _link_rest(root: Path, workspace: Path, folder: Path) -> None:
+    """Links to the files that git does not know in a folder of which it knows some.
+
+    Of a folder that is a repository of its own it knows none.
+    """
+    known = set(worktree_git(root, "ls-files", "-z", "--", str(folder)).split("\0"))
+    there = {
+        path.relative_to(place)
+        for place in (root, workspace)
+        for path in (place / folder).rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+    for name in sorted(there):
+        if name.as_posix() not in known and ".git" not in name.parts:
+            _link(root / name, workspace / name)
 
 
 def share_cache(root: Path, workspace: Path) -> None:

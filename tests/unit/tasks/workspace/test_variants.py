@@ -240,6 +240,58 @@ def test_a_file_that_became_tracked_or_went_away_is_no_longer_a_link(root: Path)
     assert not (workspace / "b.jsonl").is_symlink()
 
 
+def test_of_a_folder_that_git_knows_in_part_the_rest_comes_along(root: Path) -> None:
+    """Such as a batch of labels that is not committed yet: the variant would train without it."""
+    pairs = root / "mine/pairs"
+    (pairs / "old").mkdir(parents=True)
+    for name in ("one.jsonl", "old/zero.jsonl"):
+        (pairs / name).write_text("tracked\n")
+    git(root, "add", "mine")
+    git(root, "commit", "--quiet", "-m", "two")
+    (root / ".gitignore").write_text(".work\n/models\nthree.jsonl\n")
+    own_params(root, "prepare: {sources: [{path: mine/pairs/}]}\n")
+    for name in ("two.jsonl", "three.jsonl", "old/four.jsonl"):
+        (pairs / name).write_text("untracked\n")
+
+    workspace = prepare_workspace(root, "no_kl")
+
+    found = workspace / "mine/pairs"
+    assert texts_below(found) == texts_below(pairs)
+    assert not (found / "one.jsonl").is_symlink()
+    # One that went away, and one that git knows now.
+    (pairs / "two.jsonl").unlink()
+    git(root, "add", "--force", "mine")
+    git(root, "commit", "--quiet", "-m", "three")
+    (pairs / "old/five.jsonl").write_text("untracked\n")
+    prepare_workspace(root, "no_kl")
+    assert texts_below(found) == texts_below(pairs)
+    assert not (found / "three.jsonl").is_symlink()
+
+
+def test_a_model_that_is_a_repository_of_its_own_comes_along(root: Path) -> None:
+    """As `git clone` makes it; `git add` then takes its commit alone."""
+    model = root / "mine/model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    git(model, "init", "--quiet")
+    git(model, "add", "--all")
+    git(model, "commit", "--quiet", "-m", "theirs")
+    git(root, "-c", "advice.addEmbeddedRepo=false", "add", "mine")
+    git(root, "commit", "--quiet", "-m", "two")
+    own_params(root, "base: {model: mine/model}\n")
+
+    for _ in range(2):
+        workspace = prepare_workspace(root, "no_kl")
+        assert texts_below(workspace / "mine/model") == {"config.json": "{}"}
+
+
+def texts_below(folder: Path) -> dict[str, str]:
+    """What a reader finds there, beside git's own folder."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    named = {path.relative_to(folder).as_posix(): path.read_text() for path in files}
+    return {name: text for name, text in named.items() if not name.startswith(".git/")}
+
+
 def test_a_relative_path_out_of_the_repository_is_refused_for_a_variant(root: Path) -> None:
     (root.parent / "prompts.jsonl").write_text("one\n")
     own_params(root, "prepare: {files: {prompts: ../prompts.jsonl}}\n")

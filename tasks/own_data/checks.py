@@ -15,8 +15,9 @@ from preferences.records import Preference, Prompt, Row
 from preferences.schemas import CORPUS, shown
 from preferences.source_params import SourceParams
 from preferences.sources import opened
-from preferences.splitting import is_transcript, split_of
+from preferences.splitting import split_of
 from tasks.own_data.fresh_prompts import prompt_notes
+from tasks.own_data.prompt_forms import form_notes, form_problems
 from tasks.own_data.rows import (
     MIN_EVALUATED,
     distinct,
@@ -194,15 +195,10 @@ def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
 
 
 def _examine_form(data: OwnData, key: str, prompts: Sequence[Prompt]) -> None:
-    """Whether conversations came as texts, which a chat template puts into one message."""
+    """Whether prompts came in another form than was meant, such as conversations as texts."""
     data.turns[key] = {roles_of(prompt): prompt for prompt in prompts}
-    if count := sum(map(is_transcript, prompts)):
-        data.notes.append(
-            f"{key}: {count} of {len(prompts)} prompts are conversations in one text "
-            '("Human: ... Assistant:"); a model with a chat template sees each as one message of a '
-            "user. `python -m preferences convert` makes messages of pairs "
-            "(docs/how-to/offline-preferences.md)"
-        )
+    data.notes += form_notes(key, prompts)
+    data.problems += ((key, problem) for problem in form_problems(prompts))
 
 
 def _preferences(data: OwnData, params: Params) -> Iterator[tuple[str, list[Preference]]]:

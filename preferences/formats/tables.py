@@ -20,6 +20,8 @@ _BATCH = 128
 """Rows of a Parquet file decoded at a time: half a gigabyte if each has the largest size."""
 _UNREADABLE = (pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError)
 """What Arrow, and Python for its values, raises if a file or a value is damaged."""
+_SIGNS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+"""What sets columns apart, in words."""
 
 
 class _CsvLines:
@@ -57,7 +59,7 @@ def csv_rows(path: Path, problems: Problems, *, separator: str = ",") -> Iterato
         table = csv.reader(lines, delimiter=separator, strict=True)
         try:
             header = next(table, [])
-            if wrong := _header_problem(header):
+            if wrong := _header_problem(header, separator):
                 problems.add(f"{path}:1", wrong)
                 return
             after = table.line_num
@@ -78,9 +80,23 @@ def csv_rows(path: Path, problems: Problems, *, separator: str = ",") -> Iterato
             problems.add(f"{path}:{table.line_num + 1}", str(error))
 
 
-def _header_problem(header: list[str]) -> str:
-    return _undecoded(header) or (
-        "a column name occurs twice" if len(set(header)) != len(header) else ""
+def _header_problem(header: list[str], separator: str) -> str:
+    return (
+        _undecoded(header)
+        or ("a column name occurs twice" if len(set(header)) != len(header) else "")
+        or _other_separator(header, separator)
+    )
+
+
+def _other_separator(header: list[str], separator: str) -> str:
+    """The error for columns that another sign sets apart, as spreadsheets of some countries do."""
+    found = next((sign for sign in _SIGNS if sign in header[0]), "") if len(header) == 1 else ""
+    if not found or found == separator:
+        return ""
+    way_out = "name the file .tsv" if found == "\t" else f"write it with {_SIGNS[separator]}"
+    return (
+        f"one column, {shown(header[0])}: expected {_SIGNS[separator]} between columns, found "
+        f"{_SIGNS[found]}; {way_out}"
     )
 
 

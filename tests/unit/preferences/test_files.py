@@ -144,6 +144,29 @@ def test_a_row_of_csv_that_is_not_utf_8_is_named_and_the_others_are_read_on(tmp_
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "sign", "said"),
+    [
+        ("x.csv", ";", "expected commas between columns, found semicolons; write it with commas"),
+        ("x.csv", "\t", "expected commas between columns, found tabs; name the file .tsv"),
+        ("x.tsv", ",", "expected tabs between columns, found commas; write it with tabs"),
+    ],
+)
+def test_columns_that_another_sign_sets_apart_are_named(tmp_path, name, sign, said):
+    """Excel writes semicolons where a comma stands in numbers; else no column would be known."""
+    path = tmp_path / name
+    header = sign.join(("prompt", "chosen", "rejected"))
+    path.write_text(f"{header}\n{sign.join('pab')}\n")
+    (problem,) = {line.replace("\\t", "\t") for line in errors_of(path).errors}
+    assert problem == f'{path}:1: one column, "{header}": {said}'
+
+
+def test_one_column_is_a_table_like_others(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text('"prompt, long"\na\n')
+    assert [row.row for row in read_records(path)] == [{"prompt, long": "a"}]
+
+
 def table(path, **columns):
     count = max(len(column) for column in columns.values())
     texts = {name: ["p"] * count for name in ("prompt", "chosen", "rejected")}

@@ -68,12 +68,15 @@ class OwnData:
     """There are more, in data sets of the hub."""
 
     def rows(self, key: str, path: str, read: Callable[[Path], list[Row]]) -> list[Row]:
-        """The rows of a file; none, and a problem, where it is damaged."""
+        """The rows of a file; none, and a problem, where it is damaged or empty."""
         try:
-            return read(self.root / path)
+            found = read(self.root / path)
         except MalformedDataError as error:
             self.damaged(key, error)
             return []
+        if not found:
+            self.problems.append((key, f"{path}: no row in it"))
+        return found
 
     def damaged(self, key: str, error: MalformedDataError) -> None:
         """Note each line of an error, with paths as params have them."""

@@ -101,3 +101,22 @@ def test_columns_that_are_not_read_are_named_before_the_first_stage(tmp_path: Pa
         'prepare.files.demonstrations: columns that are not read: "system"',
         'prepare.sources.0: columns that are not read: "system", "wieght"',
     ]
+
+
+@pytest.mark.parametrize("name", ["prompts", "demonstrations", "corpus"])
+def test_a_file_without_a_row_is_found_before_the_first_stage(tmp_path: Path, name: str) -> None:
+    """As a filter leaves it that nothing passes; without demonstrations, SFT ended behind base."""
+    write_rows(tmp_path / "prompts.jsonl", [{"prompt": f"w{n}"} for n in range(50)])
+    write_rows(tmp_path / "demonstrations.jsonl", [{"prompt": "Kim?", "response": "Yes."}])
+    write_rows(tmp_path / "corpus.jsonl", [{"text": "w1"}])
+    write_rows(tmp_path / f"{name}.jsonl", [])
+    files = FilesParams(
+        prompts="prompts.jsonl", demonstrations="demonstrations.jsonl", corpus="corpus.jsonl"
+    )
+    params = load_params(ROOT / "params.yaml")
+    sample, label = replace(params.sample, pairs=10), replace(params.label, annotators="people")
+    prepare = replace(params.prepare, files=files)
+
+    found = examine(replace(params, prepare=prepare, sample=sample, label=label), tmp_path)
+
+    assert found.problems == [(f"prepare.files.{name}", f"{name}.jsonl: no row in it")]

@@ -25,6 +25,9 @@ _UNNAMED = ("", "import")
 _SPLIT = re.compile(r"(?<![a-z])(train|test|dev|eval|val)(?:ing|id|idation|uation)?(?![a-z])", re.I)
 """What the name of a file says of its split, as `datasets` reads it."""
 
+_OTHER_SPLIT = "; name one by split (prepare.sources) or --split, or name its own folder or file"
+"""What to do where a folder has splits, and none of the name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
@@ -237,7 +240,8 @@ def _hub_table(params: SourceParams) -> Any:
     # A RuntimeError is a script in the folder, which the library no longer runs.
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise MalformedDataError([f"{params.path}: cannot be loaded ({reason})"], 1) from None
+        hint = _OTHER_SPLIT if "no split" in reason or "Unknown split" in reason else ""
+        raise MalformedDataError([f"{params.path}: cannot be loaded ({reason}){hint}"], 1) from None
 
 
 def _saved_split(saved: Any, name: str) -> Any:

@@ -6,9 +6,9 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from preferences.__main__ import main
-from preferences.reader import MalformedDataError
+from preferences.reader import MalformedDataError, Problems
 from preferences.source_params import SourceParams
-from preferences.sources import gather
+from preferences.sources import gather, rows_at
 
 ROWS = [{"prompt": f"p{n}", "chosen": "yes", "rejected": "no"} for n in range(5)]
 
@@ -30,6 +30,27 @@ def test_of_several_splits_the_one_that_is_named_is_read(tmp_path: Path):
     assert read(tmp_path, "test") == ["p2", "p3", "p4"]
     with pytest.raises(MalformedDataError, match=r"no split .validation., expected one of"):
         read(tmp_path, "validation")
+
+
+@pytest.mark.parametrize("layout", ["saved", "hub"])
+def test_own_rows_of_another_split_are_read_where_the_error_says(tmp_path: Path, layout: str):
+    """Own prompts and demonstrations have no key for a split; UltraChat's is called train_sft."""
+    rows = Dataset.from_list(ROWS[:2])
+    if layout == "saved":
+        DatasetDict({"train_sft": rows, "test_sft": rows}).save_to_disk(tmp_path)
+        inside = tmp_path / "train_sft"
+    else:
+        (tmp_path / "data").mkdir()
+        inside = tmp_path / "data/train_sft-00000-of-00001.parquet"
+        rows.to_parquet(inside)
+    with pytest.raises(MalformedDataError) as error:
+        list(rows_at(tmp_path, Problems()))
+    said = str(error.value)
+    assert "train_sft" in said
+    assert said.endswith(
+        "; name one by split (prepare.sources) or --split, or name its own folder or file"
+    )
+    assert [found.row["prompt"] for found in rows_at(inside, Problems())] == ["p0", "p1"]
 
 
 def test_a_saved_data_set_that_is_damaged_is_named(tmp_path: Path):

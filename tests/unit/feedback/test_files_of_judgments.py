@@ -37,6 +37,23 @@ def test_a_file_gives_the_judgments_of_exactly_these_pairs(tmp_path: Path) -> No
     assert source.judge(pairs) == written
 
 
+def test_the_line_that_the_documentation_shows_is_a_judgment(tmp_path: Path) -> None:
+    """Each of its keys is needed, and no other."""
+    (pair,) = pairs_with(1.0, 1)
+    text = (Path(__file__).parents[3] / "data/README.md").read_text(encoding="utf-8")
+    (line,) = (one for one in text.splitlines() if '"shown_order": null' in one)
+    row = json.loads(line) | {"pair_id": pair.pair_id}
+    path = tmp_path / "j.jsonl"
+    source = FileAnnotator(path, LabelParams(annotators="file", file=str(path)))
+    path.write_text(json.dumps(row), encoding="utf-8")
+    (found,) = source.judge([pair])
+    assert (found.annotator_id, found.choice, found.shown_order) == ("kim", "a", None)
+    for key in row:
+        path.write_text(json.dumps({k: v for k, v in row.items() if k != key}), encoding="utf-8")
+        with pytest.raises(JudgmentError, match=f"{key} is None"):
+            source.judge([pair])
+
+
 def test_a_file_says_how_many_judgments_are_missing(tmp_path: Path) -> None:
     pairs = pairs_with(1.0, 100)
     written = [judgment(pair) for pair in pairs[:63]]

@@ -127,11 +127,12 @@ def _link(source: Path, link: Path) -> None:
 
 
 def _link_rest(root: Path, workspace: Path, folder: Path) -> None:
-    """Links to the files that git does not know in a folder of which it knows some.
+    """Links to the files that are in no commit, in a folder of which git knows some.
 
     Of a folder that is a repository of its own it knows none.
     """
-    known = set(worktree_git(root, "ls-files", "-z", "--", str(folder)).split("\0"))
+    listed = worktree_git(root, "ls-tree", "-r", "-z", "--name-only", "HEAD", "--", str(folder))
+    known = set(listed.split("\0"))
     there = {
         path.relative_to(place)
         for place in (root, workspace)

@@ -165,6 +165,8 @@ def test_one_column_is_a_table_like_others(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text('"prompt, long"\na\n')
     assert [row.row for row in read_records(path)] == [{"prompt, long": "a"}]
+    path.write_text("prompt; long,other\na,b\n")
+    assert [row.row for row in read_records(path)] == [{"prompt; long": "a", "other": "b"}]
 
 
 def table(path, **columns):

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from tasks.params.overlays import lay_over
 from tasks.workspace.driver_lock import Driver, WorkspaceBusyError
 from tasks.workspace.variants import variant_workspace
-from tasks.workspace.worktrees import WorkspaceError, workspaces
+from tasks.workspace.worktrees import WorkspaceError, link_own_files, workspaces
 from tests.git_command import git
 from tests.variant_workspaces import prepare_workspace
 
@@ -252,6 +252,7 @@ def test_of_a_folder_that_git_knows_in_part_the_rest_comes_along(root: Path) -> 
     own_params(root, "prepare: {sources: [{path: mine/pairs/}]}\n")
     for name in ("two.jsonl", "three.jsonl", "old/four.jsonl"):
         (pairs / name).write_text("untracked\n")
+    git(root, "add", "mine/pairs/two.jsonl")
 
     workspace = prepare_workspace(root, "no_kl")
 
@@ -259,13 +260,36 @@ def test_of_a_folder_that_git_knows_in_part_the_rest_comes_along(root: Path) -> 
     assert texts_below(found) == texts_below(pairs)
     assert not (found / "one.jsonl").is_symlink()
     # One that went away, and one that git knows now.
-    (pairs / "two.jsonl").unlink()
+    git(root, "rm", "--quiet", "--force", "mine/pairs/two.jsonl")
     git(root, "add", "--force", "mine")
     git(root, "commit", "--quiet", "-m", "three")
     (pairs / "old/five.jsonl").write_text("untracked\n")
     prepare_workspace(root, "no_kl")
     assert texts_below(found) == texts_below(pairs)
     assert not (found / "three.jsonl").is_symlink()
+
+
+def test_a_run_of_an_older_commit_gets_no_committed_file_of_a_newer_one(root: Path) -> None:
+    pairs = root / "mine/pairs"
+    pairs.mkdir(parents=True)
+    own_params(root, "prepare: {sources: [{path: mine/pairs}]}\n")
+    for name in ("one.jsonl", "two.jsonl"):
+        (pairs / name).write_text("tracked\n")
+        git(root, "add", "--all")
+        git(root, "commit", "--quiet", "-m", name)
+    for name in ("three.jsonl", "four.jsonl"):
+        (pairs / name).write_text("in no commit\n")
+    git(root, "add", str(pairs / "four.jsonl"))
+    workspace = root / ".work/runs/older"
+    git(root, "worktree", "add", "--quiet", "--detach", str(workspace), "HEAD~1")
+
+    link_own_files(root, workspace)
+
+    assert sorted(texts_below(workspace / "mine/pairs")) == [
+        "four.jsonl",
+        "one.jsonl",
+        "three.jsonl",
+    ]
 
 
 def test_a_model_that_is_a_repository_of_its_own_comes_along(root: Path) -> None:

@@ -120,7 +120,7 @@ _FILES = (
 )
 _TABLES = (
     holds("cells.tsv", _CSV.replace(b",", b"\t") + b"p\ta\n", ":3: 2 cells, expected 3"),
-    holds("commas.tsv", _CSV, "no known format (prompt,chosen,rejected)"),
+    holds("commas.tsv", _CSV, "expected tabs between columns, found commas"),
     holds("not.xlsx", b"PK no, not really", "damaged workbook"),
     holds("half.json", b'[{"prompt": "p", "chosen": "a", "rejected": "b"} {}]', "not JSON"),
     holds(

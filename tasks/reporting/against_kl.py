@@ -100,12 +100,7 @@ def gold_against_kl(policies: Sequence[Mapping[str, Any]]) -> Markup | None:
 
 
 def against_kl(
-    title: str,
-    measure: str,
-    policies: Sequence[Reached],
-    curves: Sequence[Sequence[Reached]] = (),
-    *,
-    clear: bool = False,
+    title: str, measure: str, policies: Sequence[Reached], curves: Sequence[Sequence[Reached]] = ()
 ) -> Markup:
     """Policies as dots, joined in order; each curve as a line that is named at its end.
 
@@ -116,8 +111,6 @@ def against_kl(
         measure: what the vertical axis shows.
         policies: one or more.
         curves: of best-of-n, from n = 1 on.
-        clear: whether names keep off the curves and the intervals, too; those of several rounds
-            leave no such place.
     """
     reached = [*policies, *(point for curve in curves for point in curve)]
     values = [bound for point in reached for bound in _bounds(point.value)]
@@ -130,7 +123,7 @@ def against_kl(
     last = [curve[-1] for curve in curves]
     lines = [line for curve in curves for line in pairwise(_points(curve, x, y))]
     lines += [_whisker(point, x, y) for point in (*policies, *last)]
-    dots, best = _places(policies, last, lines if clear else (), x, y)
+    dots, best = _places(policies, last, lines, x, y)
     for curve, place in zip(curves, best, strict=True):
         parts += _curve(curve, measure, place, x, y)
     parts += [_dot(one, measure, at, x, y) for one, at in zip(policies, dots, strict=True)]

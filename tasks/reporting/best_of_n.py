@@ -97,8 +97,7 @@ def charts(results: Mapping[str, Any]) -> list[tuple[str, Markup]]:
                 Reached(entry["round"], kl[entry["round"]], entry["policy"][field])
                 for entry in rounds
             ]
-            clear = len(found["rounds"]) == 1
-            drawn.append((title, against_kl(title, measure, policies, curves, clear=clear)))
+            drawn.append((title, against_kl(title, measure, policies, curves)))
     return drawn
 
 

@@ -112,6 +112,6 @@ def test_no_name_of_a_single_round_lies_on_its_line(gold: float, fall: float) ->
 
     curve = [best(2**power) for power in range(7)]
     policies = [Reached("SFT", {"mean": 0.0}, near(5.0)), Reached("r1", near(3.05), near(gold))]
-    drawing = against_kl("Gold against KL", "gold", policies, [curve], clear=True)
+    drawing = against_kl("Gold against KL", "gold", policies, [curve])
     assert set(boxes(drawing)) == {"SFT", "r1", "r1, n = 64"}
     assert names_on_lines(drawing) == []

@@ -113,8 +113,9 @@ newest: $(READY)  ## try the newest Prefect, MLflow, DVC and Great Expectations 
 orchestration: $(READY)  ## what DVC and Prefect cost beside the stages; minutes
 	@python -m benchmarks.orchestration
 
+# A workspace may be called `staging`.
 clean:  ## remove outputs and working files; DVC's cache and .venv stay
-	@rm -rf .work/*/staging models results reports data/prepared data/rounds
+	@rm -rf $(filter-out $(patsubst %,.work/%/staging,variants runs stages),$(wildcard .work/*/staging)) models results reports data/prepared data/rounds
 
 setup: $(READY)  ## .venv and nothing else; then `. .venv/bin/activate` for the commands of the pages
 
@@ -141,6 +142,8 @@ endif
 
 $(READY): export ALONE := $(ALONE)
 $(READY): pyproject.toml constraints.txt
+	@command -v git >/dev/null || { echo "RLHF Rounds needs git, which was not found." >&2; exit 2; }
+	@test -e .git || { echo "RLHF Rounds works in a git repository; $(CURDIR) is none. Clone it instead of downloading it, or make it one: git init && git add --all && git commit -m start" >&2; exit 2; }
 	@command -v $(PYTHON) >/dev/null || { echo "RLHF Rounds needs Python 3.11; '$(PYTHON)' was not found. Install it, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "RLHF Rounds needs Python 3.11; '$(PYTHON)' is $$($(PYTHON) -V 2>&1)." >&2; exit 2; }
 	@$(PYTHON) -c "$$ALONE" ' \

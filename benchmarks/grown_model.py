@@ -21,6 +21,8 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
+from rlhf.model_folders import require_model_folder
+
 WRITERS = ("embed_tokens", "o_proj", "down_proj")
 """Modules that write to the residual stream."""
 
@@ -63,7 +65,7 @@ def grow(small: LlamaForCausalLM, *, layers: int, hidden: int, mlp: int) -> Llam
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; the exit code."""
+    """Entry point; the exit code, 2 for a model or sizes that cannot be grown."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.grown_model", description=__doc__.partition("\n")[0]
     )
@@ -73,8 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--mlp", type=int, default=2048)
     options = parser.parse_args(arguments)
-    small = LlamaForCausalLM.from_pretrained(options.small, dtype=torch.float32)
-    large = grow(small, layers=options.layers, hidden=options.hidden, mlp=options.mlp)
+    try:
+        require_model_folder(options.small)
+        small = LlamaForCausalLM.from_pretrained(options.small, dtype=torch.float32)
+        large = grow(small, layers=options.layers, hidden=options.hidden, mlp=options.mlp)
+    except ValueError as error:  # ModelFolderError is one.
+        sys.stderr.write(f"{error}\n")
+        return 2
     large.save_pretrained(options.folder)
     AutoTokenizer.from_pretrained(options.small).save_pretrained(options.folder)
     print(f"{options.folder}: {large.num_parameters():,} parameters")

@@ -183,8 +183,7 @@ def token(given: argparse.Namespace) -> int:
 
 def status(given: argparse.Namespace) -> int:
     """Prints rounds and people."""
-    _require_store(given.store)
-    with _opened(given.store) as database:
+    with _opened(given.store, existing=True) as database:
         with database.writing() as connection:
             # A token may have expired while no page was open.
             rounds.settle_without(connection)
@@ -211,8 +210,7 @@ def status(given: argparse.Namespace) -> int:
 
 def export(given: argparse.Namespace) -> int:
     """Writes the judgments of a round."""
-    _require_store(given.store)
-    with _opened(given.store) as database:
+    with _opened(given.store, existing=True) as database:
         with database.reading() as connection:
             done = exporting.export(connection, given.round_key, given.form)
         with database.writing() as connection:
@@ -227,7 +225,7 @@ def export(given: argparse.Namespace) -> int:
 def take_in(given: argparse.Namespace) -> int:
     """Reads judgments into the store; prints which are refused and why."""
     judgments = _read(given.form, given.file, given.round_key)
-    with _opened(given.store) as database, database.writing() as connection:
+    with _opened(given.store, existing=True) as database, database.writing() as connection:
         done = take(connection, judgments, given.round_key)
     sys.stderr.writelines(f"{line}\n" for line in refusal_lines(done.refused))
     _say(
@@ -272,14 +270,11 @@ def _write_atomically(path: Path, text: str) -> None:
         part.unlink(missing_ok=True)
 
 
-def _require_store(store: str) -> None:
-    """Refuse to make a store where one is only read: its name may be misspelt."""
-    if (file := sqlite_file(store)) is not None and not file.exists():
-        raise ValueError(f"{file}: no such store; `publish` and `serve` make one")
-
-
 @contextmanager
-def _opened(store: str) -> Iterator[Database]:
+def _opened(store: str, *, existing: bool = False) -> Iterator[Database]:
+    """The store; with `existing` none is made, where its name may be misspelt."""
+    if existing and (file := sqlite_file(store)) is not None and not file.exists():
+        raise ValueError(f"{file}: no such store; `publish` and `serve` make one")
     database = Database(store)
     try:
         yield database

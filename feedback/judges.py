@@ -55,8 +55,9 @@ _VERDICT = re.compile(
 )
 """A whole reply: the verdict with what models put around it. `[[A]]`, `[[B]]` and `[[C]]` are the
 form that many judges were trained on."""
-_THOUGHTS = re.compile(r"\s*<think>.*</think>", re.DOTALL)
-"""What some models write before they reply, where their server leaves it in the reply."""
+_THOUGHTS = re.compile(r".*</think>", re.DOTALL)
+"""What some models write before they reply, where their server leaves it in the reply. Of some the
+chat template begins it, so that a reply has the end only."""
 _PLACES: Mapping[str, int | str] = {"1": 1, "a": 1, "2": 2, "b": 2, "tie": "tie", "c": "tie"}
 
 
@@ -102,12 +103,12 @@ class LanguageModelParams:
     """Name of the model, with its revision if the endpoint has one."""
     api_key_variable: str = "OPENAI_API_KEY"
     """Environment variable with the API key; if unset, none is sent."""
-    temperature: float = 0.0
-    """Sampling temperature; 0 = greedy."""
-    seed: int = 0
-    """Sampling seed, sent with each request."""
-    max_tokens: int = 8
-    """Limit of the reply."""
+    temperature: float | None = 0.0
+    """Sampling temperature; 0 = greedy. Null sends none, for endpoints that refuse it."""
+    seed: int | None = 0
+    """Sampling seed. Null sends none."""
+    max_tokens: int | None = 8
+    """Limit of the reply. Null sends none, for endpoints that refuse `max_tokens`."""
     timeout_s: float = 60.0
     """Timeout per request, in seconds."""
     at_once: int = 8
@@ -125,10 +126,9 @@ class LanguageModelParams:
             ("timeout_s", 0.1),
             ("at_once", 1),
         ):
-            if getattr(self, name) < low:
-                raise ValueError(
-                    f"label.language_model.{name} is {getattr(self, name)}, expected {low} or more"
-                )
+            given = getattr(self, name)
+            if given is not None and given < low:
+                raise ValueError(f"label.language_model.{name} is {given}, expected {low} or more")
 
 
 class VerdictError(Exception):
@@ -197,14 +197,17 @@ class LanguageModelAnnotator:
         path = self._cache / f"{name[:32]}.json"
         place = _cached(path)
         if place is None:
-            reply = self._ask(pair.prompt, shown)
-            place = _read_verdict(reply)
+            reply, cut = self._ask(pair.prompt, shown)
+            own = self._params.max_tokens is not None
+            limit = "label.language_model.max_tokens" if own else "the endpoint's own limit"
+            place = _read_verdict(reply, cut=cut, limit=limit)
             _write(path, {"reply": reply, "verdict": place})
         if place == "tie":
             return "tie"
         return "a" if (place == 1) == (order == "AB") else "b"
 
-    def _ask(self, prompt: Prompt, shown: Sequence[tuple[str, bool]]) -> str:
+    def _ask(self, prompt: Prompt, shown: Sequence[tuple[str, bool]]) -> tuple[str, bool]:
+        """The reply, and whether it was cut at `max_tokens`."""
         text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
         (first, first_finished), (second, second_finished) = shown
         question = QUESTION.format(
@@ -214,17 +217,22 @@ class LanguageModelAnnotator:
             second=second,
             second_note="" if second_finished else CUT,
         )
-        body = {
-            "model": self._params.model,
-            "messages": [{"role": "user", "content": question}],
+        sampling = {
             "temperature": self._params.temperature,
             "seed": self._params.seed,
             "max_tokens": self._params.max_tokens,
         }
+        body = {
+            "model": self._params.model,
+            "messages": [{"role": "user", "content": question}],
+            **{name: value for name, value in sampling.items() if value is not None},
+        }
         key = _key(self._params.api_key_variable)
         try:
             reply = self._endpoint.post(body, {"Authorization": f"Bearer {key}"} if key else {})
-            return str(reply["choices"][0]["message"]["content"])
+            answer = reply["choices"][0]
+            content = answer["message"]["content"]  # Null where all tokens went into thoughts.
+            return str(content or ""), answer.get("finish_reason") == "length"
         except ReplyError as error:
             words = error.words.replace(key, "...") if key else error.words
             self.refusal = self.refusal or words
@@ -245,13 +253,14 @@ def _key(variable: str) -> str:
     return key
 
 
-def _read_verdict(reply: str) -> int | str:
+def _read_verdict(reply: str, *, cut: bool, limit: str) -> int | str:
     """1, 2 or tie, from the whole reply: alone or as `Answer 1`, as A or B, marked up or not."""
     thoughts = _THOUGHTS.match(reply)
     reply = reply[thoughts.end() :] if thoughts else reply
     found = _VERDICT.fullmatch(reply)
     if found is None:
-        raise VerdictError(f"the reply is {reply[:80]!r}, expected 1, 2 or tie")
+        where = f", cut at {limit}" if cut else ""
+        raise VerdictError(f"the reply is {reply[:80]!r}{where}, expected 1, 2 or tie")
     return _PLACES[found["verdict"].lower()]
 
 

@@ -91,7 +91,8 @@ def judgment_from_row(row: Mapping[str, Any], *, where: str = "judgment") -> Jud
     if unknown:
         raise JudgmentError(f"{where}: unknown key {unknown[0]!r}, expected {', '.join(names)}")
     _check_values(row, where)
-    judgment = Judgment.from_row({"judgment_id": "", "strength": None, "revision": 1} | dict(row))
+    whole = row.get("strength") and int(row["strength"])  # Tables with gaps have 2.0 for 2.
+    judgment = Judgment.from_row({"judgment_id": "", "revision": 1, **row, "strength": whole})
     return replace(judgment, judgment_id=judgment.judgment_id or content_id(judgment))
 
 
@@ -172,8 +173,8 @@ def json_rows(path: Path) -> Iterable[tuple[str, dict[str, Any]]]:
         yield where, row
 
 
-def text_of(path: Path, encoding: str = "utf-8") -> str:
-    """The text of a regular file; a named pipe or a device might never end.
+def text_of(path: Path) -> str:
+    """The text of a regular file, without its byte order mark; a named pipe might never end.
 
     Raises:
         JudgmentError: it is missing, not a regular file or not UTF-8.
@@ -181,7 +182,7 @@ def text_of(path: Path, encoding: str = "utf-8") -> str:
     try:
         if not path.is_dir() and not stat.S_ISREG(path.stat().st_mode):
             raise JudgmentError(f"{path}: is no regular file")
-        return path.read_text(encoding=encoding)
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise JudgmentError(f"{path}: no such file") from error
     except UnicodeDecodeError as error:
@@ -258,7 +259,7 @@ def _check_values(row: Mapping[str, Any], where: str) -> None:
         ("kind", (NOBODY,) if row.get("kind") == NOBODY and row.get("choice") == "skip" else KINDS),
         ("shown_order", (*SHOWN_ORDERS, None)),
     ):
-        if row.get(name, "") not in allowed:
+        if row.get(name) not in allowed:
             expected = ", ".join(map(str, allowed)).replace("None", "null")
             raise JudgmentError(f"{where}: {name} is {row.get(name)!r}, expected one of {expected}")
     strength = row.get("strength")

@@ -12,8 +12,8 @@ from feedback.judgments import Pair
 from feedback.store import schema
 from feedback.store.database import Database
 from feedback.store.events import record
-from feedback.store.rounds import progress, publish
-from feedback.store.standing import judgments_of
+from feedback.store.rounds import publish
+from feedback.store.standing import answers, chunks, judgments_of
 from preferences.records import Judgment
 
 VARIANTS = (".work", "variants")
@@ -48,15 +48,16 @@ class PeopleAnnotator:
             MissingJudgmentsError: not all pairs are settled; says how to open the page.
         """
         self.publish(pairs)
-        key = pairs[0].round
+        key, pair_ids = pairs[0].round, [pair.pair_id for pair in pairs]
         database = Database(self._store)
         try:
             with database.reading() as connection:  # The page goes on taking answers.
-                now = next(one for one in progress(connection) if one.round == key)
-                if not now.complete:
+                missing = _missing(connection, key, pair_ids)
+                if missing:
+                    given = sum(map(len, answers(connection, pair_ids).values()))
                     note = how_to_open(connection)
                     raise MissingJudgmentsError(
-                        key, missing=now.missing, wanted=now.wanted, note=note
+                        key, missing=missing, wanted=given + missing, note=note
                     )
                 judgments = judgments_of(connection, pairs)
             with database.writing() as connection:
@@ -64,6 +65,17 @@ class PeopleAnnotator:
             return judgments
         finally:
             database.close()
+
+
+def _missing(connection: Connection, key: str, pair_ids: Sequence[str]) -> int:
+    """Answers that these pairs still need; another run may have published its own meanwhile."""
+    rows = schema.round_pairs
+    needed = select(rows.c.needed).where(rows.c.round == key)
+    return sum(
+        count
+        for chunk in chunks(pair_ids)
+        for count in connection.execute(needed.where(rows.c.pair_id.in_(chunk))).scalars()
+    )
 
 
 def how_to_open(connection: Connection) -> str:

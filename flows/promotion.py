@@ -24,7 +24,7 @@ from prefect.input import RunInput
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from flows.artifacts import round_rows
+from flows.artifacts import artifact_key, round_rows
 from flows.states import leave_out_what_the_state_says
 from tasks.params.loading import ParamsError, load_params
 from tasks.promoting.asking import ask, conclude
@@ -106,10 +106,7 @@ def promote(
         verdict = ask(root, candidate, limits or Limits())
     except (ParamsError, PromotionError, DamagedLockError) as error:
         return Failed(name="BadInput", message=str(error))
-    create_table_artifact(
-        table=rows, key=f"promotion-{round_key}", description=f"Before and after round {round_key}"
-    )
-    create_markdown_artifact(verdict.table(), key=f"gate-{round_key}")
+    publish(round_key, rows, verdict)
     text = question(round_key, rows[-2:], verdict, run=run_in(root))
     answer = answer_to(text, key_of(verdict))
     who, why = answer.who.strip(), answer.why.strip()
@@ -119,6 +116,16 @@ def promote(
     except PromotionError as error:
         return Failed(name="NotPromoted", message=str(error))
     return outcome(round_key, decision, version.version, version.tags.get("override", ""))
+
+
+def publish(round_key: str, rows: list[dict[str, str]], verdict: Verdict) -> None:
+    """The pages of the run: the metrics, and what the gate says."""
+    create_table_artifact(
+        table=rows,
+        key=artifact_key(f"promotion-{round_key}"),
+        description=f"Before and after round {round_key}",
+    )
+    create_markdown_artifact(verdict.table(), key=artifact_key(f"gate-{round_key}"))
 
 
 def answer_to(text: str, key: str) -> Answer:

@@ -5,6 +5,7 @@ each in a process of its own. `flows.deployment` starts it.
 """
 
 import asyncio
+import copy
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,16 +15,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
+from anyio.abc import TaskGroup
 from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
-from prefect.client.schemas.objects import ConcurrencyLimitConfig
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
 from prefect.events import DeploymentEventTrigger
 from prefect.exceptions import ObjectNotFound
 from prefect.runner import Runner
+from prefect.runner._limit_manager import LimitManager
 from prefect.types.entrypoint import EntrypointType
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools import validate
@@ -40,6 +43,8 @@ ENDING_SECONDS = 30.0
 """After a SIGTERM; the stages of runs have some ten for a checkpoint."""
 AT_ONCE = 2
 """Runs that work at once; others wait. Where there is one accelerator, its stages take turns."""
+SHORT = (promotion.NAME, on_feedback.NAME)
+"""Deployments whose runs train nothing: they wait for others of their kind only, not for hours."""
 FORMER = ("rlhf/rounds", "promote/policy")
 """Deployments of earlier versions: nobody serves them, and their trigger would order runs."""
 WEEKLY = DeploymentScheduleCreate(
@@ -71,7 +76,24 @@ class Worker(Runner):
         observer = self._cancelling_observer
         assert observer is not None, "Prefect has just made it"
         await observer._check_for_cancelled_flow_runs()  # type: ignore[no-untyped-call]
+        await self._give_short_ones_slots_of_their_own()
         return self
+
+    async def _give_short_ones_slots_of_their_own(self) -> None:
+        """Else a decision of seconds would wait until one of two runs has ended, for hours."""
+        long = self._scheduled_run_poller
+        assert long is not None, "Prefect has just made it"
+        short, submit = copy.copy(long), long._submit_scheduled_flow_runs
+        short._limit_manager = await LimitManager(limit=self.limit).__aenter__()
+
+        async def submit_each(flow_run_response: list[FlowRun], task_group: TaskGroup) -> None:
+            kinds: dict[bool, list[FlowRun]] = {True: [], False: []}
+            for one in flow_run_response:
+                kinds[self._get_deployment_name(one) in SHORT].append(one)
+            await short._submit_scheduled_flow_runs(kinds[True], task_group)
+            await submit(kinds[False], task_group)
+
+        long._submit_scheduled_flow_runs = submit_each  # type: ignore[method-assign]
 
     def handle_sigterm(self, *args: Any, **kwargs: Any) -> None:
         """End as Prefect's own does, but never later than after `ENDING_SECONDS`.

@@ -4,6 +4,7 @@ The checkout that the flow is served from is not touched: a run takes a commit o
 branch and a tag (`tasks.workspace.runs`, `flows.run_branch`). Several may work at once.
 """
 
+import inspect
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -109,7 +110,7 @@ def run(  # noqa: PLR0913 - an argument is a field of the form
             within. The name of a run that exists continues it, with whatever is entered below.
             Empty: a new run.
         revision: Branch, tag or commit to start from, as committed: unsaved edits are not part of
-            it. Empty: the commit that is checked out.
+            it. Empty: the commit that is checked out when the run starts, after those before it.
         recipe: A variant (params/NAME.yaml) or a preset (params/presets/NAME.yaml; it needs
             base.model among the overrides) to lay over params.yaml. Empty: neither.
         overrides: Single parameters by their dotted names, such as {"ppo.kl_coef": 0.1,
@@ -211,9 +212,11 @@ def continue_if_labelled(workspace: Path) -> None:
 
 
 def _order_again(name: str, until: str, labelled: str) -> None:
+    # What people have made the deployment's defaults is for other runs: each field is named.
+    empty = {key: one.default for key, one in inspect.signature(run.fn).parameters.items()}
     run_deployment(
         DEPLOYMENT,
-        parameters={"name": name, "until": until},
+        parameters={**empty, "name": name, "until": until},
         timeout=0,
         as_subflow=False,
         tags=[TRIGGER],

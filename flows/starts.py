@@ -2,36 +2,44 @@
 
 A run takes its commit when it starts, hours after the first of a sweep or of several seeds. Until
 then a branch may have moved, or something else be checked out: runs of different code would be
-compared as if they differed in their parameters alone.
+compared as if they differed in their parameters alone. For the same reason a run that is added to
+known ones starts where they did.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from prefect import runtime
 
 from tasks.workspace.files import read_json, write_json
-from tasks.workspace.runs import commit_of, is_known
+from tasks.workspace.runs import commit_of, is_known, started_from
 
 STARTS = Path(".work") / "starts"
 """A file for each flow run that has ordered several, for when it is tried again."""
 
 
-def common_start(root: Path, names: Iterable[str], revision: str) -> dict[str, str]:
+def common_start(root: Path, names: Collection[str], revision: str) -> dict[str, str]:
     """What each of these runs is to start from: the same commit for all that are new.
 
     Args:
         root: the checkout.
         names: of the runs.
-        revision: as entered; empty: the commit that is checked out. Known runs keep it.
+        revision: as entered. Empty: the commit that those of the runs started from that are known;
+            where none is, the commit that is checked out. Known runs keep it.
 
     Raises:
         WorkspaceError: no such revision.
         DamagedNoteError: the note of an earlier try cannot be read.
     """
+    revision = revision or known_start(root, names)
     new = {name: not is_known(root, name) for name in names}
     commit = _once(root, revision) if any(new.values()) else ""
     return {name: commit if is_new else revision for name, is_new in new.items()}
+
+
+def known_start(root: Path, names: Iterable[str]) -> str:
+    """The commit that the first known of these runs started from; empty where all are new."""
+    return next((started_from(root, name) for name in names if is_known(root, name)), "")
 
 
 def _once(root: Path, revision: str) -> str:

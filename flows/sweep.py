@@ -20,7 +20,7 @@ from flows import runs
 from flows.artifacts import artifact_key
 from flows.crashed import end_with_the_worker, what_it_did_has_crashed
 from flows.notices import tell_the_end
-from flows.starts import common_start
+from flows.starts import common_start, known_start
 from flows.states import leave_out_what_the_state_says
 from rlhf.intervals import MIN_VALUES, mean_interval
 from tasks.params.loading import ParamsError, load_params
@@ -75,7 +75,8 @@ def sweep(
             NAME-CHANGE-seed0 and so on. The name of a sweep that exists continues it. Empty: a new
             one.
         revision: Branch, tag or commit that all new runs start from, as it is when the sweep
-            starts. Empty: the commit that is checked out then.
+            starts. Empty: the commit that is checked out then, or where the sweep's known runs
+            started.
         recipe: A variant (params/NAME.yaml) or a preset (params/presets/NAME.yaml) to lay over
             params.yaml. Empty: neither.
         rounds: How many rounds, 1 to 100; choose int to enter a number. None: as params.yaml has
@@ -85,11 +86,12 @@ def sweep(
     leave_out_what_the_state_says()
     root, whole, lacking = Path.cwd(), name or _default_name(), []
     common = Choices(recipe=recipe or None, rounds=rounds)
-    if wrong := refusals(root, whole, revision or None, common, overrides, seeds):
-        return Failed(name="BadInput", message="\n".join(wrong))
     changes = [BASE, *overrides]
     names = [_run_name(whole, label, seed) for seed in seeds for label in changes]
     try:
+        start = revision or known_start(root, names)
+        if wrong := refusals(root, whole, start or None, common, overrides, seeds):
+            return Failed(name="BadInput", message="\n".join(wrong))
         starts = common_start(root, names, revision)
     except (WorkspaceError, DamagedNoteError) as error:
         return Failed(name="BadInput", message=str(error))

@@ -22,8 +22,8 @@ from flows.environment import environment
 from flows.reach import ReachError, require_address, require_prefect
 from tasks.workspace.git import GitError
 
-KEYS = {"type", "job_variables"}
-"""Of a variant; `base_job_template` may be there as well, where Prefect's own does not do."""
+KINDS = {"type": str, "job_variables": dict, "base_job_template": dict}
+"""Key of a variant -> what it holds; the last may be absent, where Prefect's own does."""
 
 
 class WorkerError(Exception):
@@ -139,8 +139,12 @@ def read_variant(path: Path) -> Variant:
     except (OSError, YAMLError) as error:
         raise WorkerError(f"{path}: {' '.join(str(error).split())}") from None
     found = sorted(record) if isinstance(record, dict) else type(record).__name__
-    if not isinstance(record, dict) or set(record) - {"base_job_template"} != KEYS:
-        raise WorkerError(f"{path}: expected the keys {sorted(KEYS)}, found {found}")
+    if not isinstance(record, dict) or set(record) | {"base_job_template"} != set(KINDS):
+        raise WorkerError(f"{path}: expected the keys type and job_variables, found {found}")
+    for key, kind in KINDS.items():
+        if not isinstance(value := record.get(key, kind()), kind):
+            name = "a mapping" if kind is dict else "a text"
+            raise WorkerError(f"{path}: {key}: expected {name}, found {type(value).__name__}")
     return Variant(**record)
 
 

@@ -30,6 +30,7 @@ from preferences.strictness import add_options, params_of
 from preferences.tokens import TokenLimit
 
 _MOST_GIB = 1_000_000
+_MAX_TOKENS = 1024
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,8 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--max-tokens",
         type=_tokens,
-        default=1024,
-        help="token limit per prompt and response (default 1024)",
+        help=f"token limit per prompt and response (default {_MAX_TOKENS}); needs --tokenizer",
     )
     add_options(check)
     convert = commands.add_parser("convert", help="convert a file to another format")
@@ -174,6 +174,9 @@ def _check_places(options: argparse.Namespace) -> None:
         if place == report or any(target in (place, *place.parents) for target in targets):
             problem = f"the report would overwrite {read}; choose another folder"
             raise MalformedDataError([f"{options.report}: {problem}"], 1)
+    if _resolved(options.path) in report.parents and options.path.is_dir():
+        problem = f"lies in {options.path}, which is read; choose another folder"
+        raise MalformedDataError([f"{options.report}: {problem}"], 1)
     for target in targets:
         known = target.name == DOCS and (target / "index.html").is_file()
         if target.is_dir() and not target.is_symlink() and not known:
@@ -191,6 +194,14 @@ def _resolved(path: Path) -> Path:
         raise MalformedDataError([f"{path}: is a link that leads to itself"], 1) from None
 
 
+def _token_limit(options: argparse.Namespace) -> TokenLimit | None:
+    if options.tokenizer:
+        return TokenLimit(options.tokenizer, options.max_tokens or _MAX_TOKENS)
+    if options.max_tokens:
+        raise MalformedDataError(["--max-tokens: needs --tokenizer, which counts them"], 1)
+    return None
+
+
 def _check(options: argparse.Namespace) -> int:
     params = params_of(options)
     if options.report:
@@ -198,7 +209,7 @@ def _check(options: argparse.Namespace) -> int:
     source = _opened(options)
     prompts = read_prompts(options.against, source.layout) if options.against else []
     allowed = load_allowed(options.allow) if options.allow else frozenset()
-    tokens = TokenLimit(options.tokenizer, options.max_tokens) if options.tokenizer else None
+    tokens = _token_limit(options)
     rows = Settled(source, params.heldout_fraction, keep_ties=params.ties == "half")
     measured = inspect(rows, prompts, params, tokens)
     # Importing Great Expectations takes three seconds; report damaged data first.

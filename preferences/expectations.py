@@ -168,12 +168,13 @@ def _run(
 
 
 def _site(folder: Path) -> DataDocsSiteConfigTypedDict:
+    place = str(folder.resolve()).replace("$", r"\$")  # Not the name of one of its variables.
     return {
         "class_name": "SiteBuilder",
         "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
         "store_backend": {
             "class_name": "TupleFilesystemStoreBackend",
-            "base_directory": str(folder.resolve()),
+            "base_directory": place,
         },
     }
 

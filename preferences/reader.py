@@ -25,6 +25,7 @@ MAX_ROW_BYTES = 4 * 1024 * 1024
 TOO_LONG = f"row is over {MAX_ROW_BYTES:,} bytes long"
 """The error for a row that is too long."""
 _EXTRA_DATA = "not JSON: Extra data"
+_LIST_HINT = "; a file that is one JSON list needs a name that ends in .json"
 MAX_ERRORS_SHOWN = 20
 _BOM = b"\xef\xbb\xbf"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
@@ -221,9 +222,14 @@ def parse_object(line: bytes, limits: Limits = USUAL_LIMITS, *, first: bool = Fa
     Raises:
         RowError: it is not UTF-8, not strict JSON, not an object, or nested too deeply.
     """
-    value = parse_value(line.removeprefix(_BOM) if first else line, limits)
+    line = line.removeprefix(_BOM) if first else line
+    hint = _LIST_HINT if first and line.lstrip().startswith(b"[") else ""
+    try:
+        value = parse_value(line, limits)
+    except RowError as error:
+        raise RowError(f"{error}{hint}") from None
     if not isinstance(value, dict):
-        raise RowError(f"expected an object, got {shown(value)}")
+        raise RowError(f"expected an object, got {shown(value)}{hint}")
     return value
 
 

@@ -206,7 +206,7 @@ class Judgment(_Rowed):
     choice: Choice
     strength: int | None = None
     """1 (negligibly better) to 4 (significantly better) for the choices a and b, else null."""
-    shown_order: ShownOrder | None = "AB"
+    shown_order: ShownOrder | None = None
     """AB: `response_a` was shown first (on the left); None if it is not known."""
     revision: int
     """1 for the first judgment; an undo or a change of mind has a higher one. None is deleted."""

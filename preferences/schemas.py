@@ -22,6 +22,8 @@ _EXPECTED: dict[Kind, str] = {
 ROLES = ("system", "user", "assistant", "tool")
 MAX_INTEGER = 2**53
 """Largest integer in a column of numbers; 64-bit floats cannot represent all larger ones."""
+MOST_KEYS = 4
+"""Of a message that is none; an error shows no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +163,16 @@ def _message_problems(value: object) -> Iterator[str]:
         yield "expected text or messages, got an empty list"
     for number, message in enumerate(value, start=1):
         if not isinstance(message, dict) or set(message) != {"role", "content"}:
-            yield f'message {number}: expected {{"role", "content"}}, got {shown(message)}'
+            yield f'message {number}: expected {{"role", "content"}}, got {_with_keys(message)}'
         elif message["role"] not in ROLES:
             yield f"message {number}: role is {shown(message['role'])}, not {', '.join(ROLES)}"
         elif not isinstance(message["content"], str):
             yield f"message {number}: content: expected text, got {shown(message['content'])}"
+
+
+def _with_keys(message: object) -> str:
+    keys = list(message)[:MOST_KEYS] if isinstance(message, dict) else []
+    return f"{shown(message)}{' with ' if keys else ''}{', '.join(map(shown, keys))}"
 
 
 def _filled(*names: str) -> tuple[Field, ...]:

@@ -37,8 +37,12 @@ class Settled:
             MalformedDataError: at the end, if anything was wrong or has changed.
         """
         self.unsettled, self.votes = Unsettled(), Votes()
+        has_sides = self._source.format == "preferences"
         for sourced in self.unsettled.settle(self._counted(), keep_ties=self._keep_ties):
-            yield on_its_side(sourced, self._heldout_fraction)
+            if has_sides:  # As `prepare.sources` takes them.
+                yield Candidate(sourced, fresh=True)
+            else:
+                yield on_its_side(sourced, self._heldout_fraction)
 
     def _counted(self) -> Iterator[Item]:
         for item in self._source:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,15 @@ from typing import Any
 from preferences.formats.files import is_data, read_records
 from preferences.formats.layouts import Layout
 from preferences.formats.maps import layout_of
-from preferences.formats.reading import Source, detect_row, open_source
+from preferences.formats.reading import Item, Source, detect_row, open_source
 from preferences.formats.writing import Unsettled
 from preferences.opening import USUAL_LIMITS, open_regular, unreadable
 from preferences.reader import MalformedDataError, NumberedRow, Problems
-from preferences.records import Preference, Row
+from preferences.records import Preference, Row, Voted
 from preferences.row_values import RowError, check_value, without_nan
 from preferences.source_params import SourceParams
 from preferences.splitting import split_of
+from preferences.withdrawals import Withdrawals
 
 _UNNAMED = ("", "import")
 """The source of rows that name none, and of votes that do not say who has cast them."""
@@ -63,13 +64,20 @@ class Gathered:
         }
 
 
-def gather(sources: Sequence[SourceParams], *, heldout_fraction: float) -> list[Gathered]:
+def gather(
+    sources: Sequence[SourceParams],
+    *,
+    heldout_fraction: float,
+    withdrawn: Withdrawals | None = None,
+) -> list[Gathered]:
     """Reads all sources; our own format keeps its split, others are split by prompt.
+
+    Votes that were `withdrawn` do not count. A pair that is left without any is skipped.
 
     Raises:
         MalformedDataError: a source is missing, damaged, or does not match its revision.
     """
-    return [_gathered(source, heldout_fraction) for source in sources]
+    return [_gathered(source, heldout_fraction, withdrawn) for source in sources]
 
 
 def opened(params: SourceParams) -> Source | None:
@@ -82,7 +90,10 @@ def opened(params: SourceParams) -> Source | None:
     path = Path(params.path)
     if not (path.is_file() or _holds_files(path)):
         _check_kind(path)
-        return _hub_source(params) if path.is_dir() else None
+        if not path.is_dir():
+            return None
+        _check_revision(path, params)
+        return _hub_source(params)
     _check_revision(path, params)
     return open_source(
         path, params.format, layout=_layout(params), skip_malformed=params.skip_malformed
@@ -115,11 +126,14 @@ def _check_kind(path: Path) -> None:
         raise MalformedDataError([f"{path}: {unreadable(error)}"], 1) from None
 
 
-def _gathered(params: SourceParams, heldout_fraction: float) -> Gathered:
+def _gathered(
+    params: SourceParams, heldout_fraction: float, withdrawn: Withdrawals | None
+) -> Gathered:
     source = opened(params) or _elsewhere(params)
     unsettled = Unsettled()
     rows = []
-    for sourced in unsettled.settle(source, keep_ties=True):
+    items = _without(source, withdrawn) if withdrawn else source
+    for sourced in unsettled.settle(items, keep_ties=True):
         row = sourced.preference
         side = split_of(row.prompt, heldout_fraction=heldout_fraction)
         rows.append(
@@ -140,6 +154,14 @@ def _gathered(params: SourceParams, heldout_fraction: float) -> Gathered:
         left=source.left,
         malformed=tuple(source.aside),
     )
+
+
+def _without(items: Iterable[Item], withdrawn: Withdrawals) -> Iterator[Item]:
+    for item in items:
+        if isinstance(item, Voted):
+            yield replace(item, judgments=tuple(withdrawn.kept_judgments(item.judgments)))
+        else:
+            yield item
 
 
 def _elsewhere(params: SourceParams) -> Source:

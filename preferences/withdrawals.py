@@ -18,7 +18,7 @@ from preferences.records import Judgment, prompt_text, spellings
 WITHDRAWN_TEXTS = "data/withdrawn/texts.jsonl"
 """Read by `prepare`."""
 WITHDRAWN_JUDGMENTS = "data/withdrawn/judgments.jsonl"
-"""Read by `label`."""
+"""Read by `label`, and by `prepare` for votes in own sources."""
 
 Kind = Literal["annotator", "source", "prompt", "text"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

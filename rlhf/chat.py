@@ -186,8 +186,11 @@ def shared_ids(ids: Sequence[int]) -> list[int]:
 
 
 def decode_response(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    """The response's text without special tokens."""
-    text = tokenizer.decode(list(ids), skip_special_tokens=True)
+    """The response's text without special tokens, every blank of it kept.
+
+    Of tokenizers that are no BPE some would take those before punctuation away, as in French.
+    """
+    text = tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
     assert isinstance(text, str)
     return text
 

@@ -39,7 +39,7 @@ class UnknownWordError(ValueError):
 def longest_context(lm: PreTrainedModel) -> int:
     """Tokens that a prompt and its response may have; of some models there is no end."""
     table = table_of_positions(lm)
-    named = getattr(lm.config, "max_position_embeddings", None)
+    named = getattr(lm.config.get_text_config(), "max_position_embeddings", None)
     return min(table or sys.maxsize, named or sys.maxsize)
 
 

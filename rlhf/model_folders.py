@@ -20,6 +20,13 @@ _POINTER = b"version https://git-lfs"
 _NO_LIMIT = 2**62
 """Bytes of a file of weights."""
 
+FAILURES = (
+    OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError,
+    AssertionError, ImportError,
+)  # fmt: skip
+"""What the library raises where it cannot load a folder: the latter two where config.json has a
+wrong value, or asks for a package that is not there (flash-attn, timm)."""
+
 
 class ModelFolderError(ValueError):
     """A folder that was given as a model does not hold one."""
@@ -101,9 +108,10 @@ def loading(folder: Path) -> Iterator[None]:
         # What the value should be is on its second line.
         reason = " ".join(str(error).split())
         raise ModelFolderError(f"{folder}: cannot be loaded: {reason}") from error
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError) as error:
-        # Among them what a wrong value in config.json does to the library.
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+    except FAILURES as error:
+        # What some packages are needed for is behind an empty line.
+        said = (line for line in str(error).splitlines() if line.strip())
+        reason = next(said, type(error).__name__)
         raise ModelFolderError(f"{folder}: cannot be loaded: {reason}") from error
 
 

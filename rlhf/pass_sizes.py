@@ -14,4 +14,6 @@ def tokens_at_a_time(model: PreTrainedModel) -> int:
     """The most tokens of a pass, padding among them; one at least."""
     config = model.config.get_text_config()
     width = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    return max(1, MOST_READ // int(width))
+    # Gemma 3n's has one for each layer.
+    widest = max(width) if isinstance(width, list | tuple) else int(width)
+    return max(1, MOST_READ // widest)

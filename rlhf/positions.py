@@ -7,6 +7,7 @@ have no such end; MPT makes its ALiBi as long as `max_seq_len`.
 
 import re
 from collections.abc import Mapping
+from typing import cast
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -22,7 +23,7 @@ class PositionsError(ValueError):
 def table_of_positions(lm: PreTrainedModel) -> int | None:
     """Tokens of the longest row that the model has positions for; None where there is no table."""
     found = []
-    for name, module in lm.named_modules():
+    for name, module in _reader_of_text(lm).named_modules():
         if hasattr(module, "make_weights"):  # XGLM's table grows with the rows.
             continue
         own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
@@ -34,6 +35,12 @@ def table_of_positions(lm: PreTrainedModel) -> int | None:
     if lm.config.model_type == "mpt":
         found.append(lm.config.max_seq_len)
     return min(found, default=None)
+
+
+def _reader_of_text(lm: PreTrainedModel) -> nn.Module:
+    """The model without its parts for pictures and sound, whose tables are of patches."""
+    text_alone = lm.config.get_text_config() is lm.config
+    return cast(nn.Module, lm if text_alone else lm.get_decoder())
 
 
 def beyond_training(lm: PreTrainedModel, lengths: Mapping[str, int]) -> str | None:

@@ -1,8 +1,8 @@
 """Names for the tensor shapes of this package.
 
-The aliases are ordinary annotations. Under pytest every function of `rlhf` is checked against them
-(`--jaxtyping-packages=rlhf,beartype.beartype`); in production they cost nothing. Every mask is
-bool, and True means a real token.
+The aliases are ordinary annotations. Under pytest each call of a module that imports them is
+checked against them (`tests/shape_checks.py`); in production they cost nothing. Every mask is bool,
+and True means a real token.
 """
 
 from jaxtyping import Bool, Float, Float64, Int

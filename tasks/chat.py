@@ -12,10 +12,11 @@ Without a terminal, each line of the input gets one line of output: the response
 
 import argparse
 import io
+import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from rlhf.stopping import TrainingStopped
 from tasks.chatting.policy import SFT, ChatError
@@ -115,11 +116,13 @@ def _answer_lines(loading: Loading) -> None:
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    def at_least(least: float, kind: Any) -> Any:
-        def read(text: str) -> Any:
-            if not (value := kind(text)) >= least:
-                raise argparse.ArgumentTypeError(f"expected {least} or more, found {text}")
-            return value
+    def at_least(least: int, kind: type[int] | type[float]) -> Callable[[str], float]:
+        def read(text: str) -> float:
+            with suppress(ValueError):
+                if least <= (value := kind(text)) < math.inf:
+                    return value
+            number = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"expected {number}, {least} or more, found {text}")
 
         return read
 

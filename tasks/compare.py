@@ -17,7 +17,7 @@ from typing import Any
 
 from preferences.withdrawals import WithdrawalsError
 from tasks.comparing import differences
-from tasks.comparing.differences import Differing, UnknownCodeError
+from tasks.comparing.differences import Differing, UnknownError
 from tasks.comparing.plots import PictureError, draw, require_format
 from tasks.comparing.sides import Side, SideError, measured, side, withdrawn
 from tasks.reporting.summary import MetricsError, build_results
@@ -76,17 +76,7 @@ def _lines(
         yield f"{letter}: {one.name} ({one.kind}{', ' if commit else ' '}{commit}{one.commit[:9]})"
         if one.others:
             yield f"{letter} has not run with its params, so left out: {_few(one.others)}"
-    yield from _section("params", differences.params(first, second))
-    yield from _section("data", differences.data(first, second))
-    for letter, one in zip("AB", sides, strict=True):
-        if paths := withdrawn(root, one):
-            yield f"{letter} {NOTE}: {_few(paths)}"
-    try:
-        code = differences.code(root, first, second)
-        count = amount(len(code), "file", ("differs", "differ"))
-        yield f"code: {count}{': ' if code else ''}{_few(code)}"
-    except UnknownCodeError as error:
-        yield f"code: not compared, {error}"
+    yield from _inputs(root, first, second)
     apart = differences.other_rewards(first, second)
     for kind, differ in (
         ("reward_models", differences.reward_models),
@@ -99,6 +89,24 @@ def _lines(
             yield from _section(title, differ(results[0], results[1]))
     paired = differences.paired_gold(folders[0], folders[1], _rounds(sides))
     yield from (f"  {key} gold, B - A on the same prompts: {by}" for key, by in paired.items())
+
+
+def _inputs(root: Path, first: Side, second: Side) -> Iterator[str]:
+    """What the sides were given: params, data and code."""
+    yield from _section("params", differences.params(first, second))
+    try:
+        yield from _section("data", differences.data(first, second))
+    except UnknownError as error:
+        yield f"data: not compared, {error}"
+    for letter, one in (("A", first), ("B", second)):
+        if paths := withdrawn(root, one):
+            yield f"{letter} {NOTE}: {_few(paths)}"
+    try:
+        code = differences.code(root, first, second)
+        count = amount(len(code), "file", ("differs", "differ"))
+        yield f"code: {count}{': ' if code else ''}{_few(code)}"
+    except UnknownError as error:
+        yield f"code: not compared, {error}"
 
 
 def _section(title: str, rows: Sequence[Differing]) -> Iterator[str]:

@@ -40,7 +40,7 @@ from tasks.running.runner import run_stage
 from tasks.running.stage import Stage
 from tasks.running.staging import write_json_lines
 
-INPUTS = ("data/withdrawn/texts.jsonl",)
+INPUTS = ("data/withdrawn/judgments.jsonl", "data/withdrawn/texts.jsonl")
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -137,7 +137,11 @@ def _plain(path: Path) -> bool:
 
 def _add_sources(folder: Path, params: PrepareParams, withdrawn: Withdrawals) -> None:
     sources = [one for one in params.sources if not withdrawn.holds("source", one.path)]
-    gathered = gather(sources, heldout_fraction=params.heldout_preferences)
+    gathered = gather(
+        sources,
+        heldout_fraction=params.heldout_preferences,
+        withdrawn=load_withdrawals(Path("data/withdrawn/judgments.jsonl")),
+    )
     for each in gathered:
         without = each.skipped + each.alone + each.left
         why = f"{each.skipped} skipped, {each.alone} without an opponent"

@@ -1,14 +1,15 @@
 """`python -m tasks.prune` (`make prune`): frees the disk of what no kept run needs.
 
 Kept are all commits of all branches and tags (`--tips`: only the newest of each branch, and tags),
-experiments of `dvc exp run`, what is checked out, the variants that params/ still has, and the runs
-of experiments that experiments/params/ still has. The rest goes: objects of DVC's cache (by DVC
-itself; not of one outside of the checkout, and without asking other clones that use this one's),
-checkpoints that no stage resumes from, drafts that a kill has left, workspaces of variants that are
-no longer described, the clone of `make verify`, and MLflow's copies of models that are neither of a
-kept run nor in production, now or before. With `--runs` also the workspaces of runs that were
-ordered in Prefect and have ended, if branch, tag, DVC's cache and MLflow have all that is in them;
-says of the others why they stay. Says first what and how much; removes it with `--yes`.
+experiments of `dvc exp run`, what is checked out, the variants that params/ still has, here or on a
+branch, or that people have labelled for, and the runs of experiments that experiments/params/ still
+has. The rest goes: objects of DVC's cache (by DVC itself; not of one outside of the checkout, and
+without asking other clones that use this one's), checkpoints that no stage resumes from, drafts
+that a kill has left, workspaces of other variants, the clone of `make verify`, and MLflow's copies
+of models that are neither of a kept run nor in production, now or before. With `--runs` also the
+workspaces of runs that were ordered in Prefect and have ended, if branch, tag, DVC's cache and
+MLflow have all that is in them; says of the others why they stay. Says first what and how much;
+removes it with `--yes`.
 Exit codes: 0, 2 where DVC or git refuse, 7 while a run is going on here.
 """
 
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from tasks.pruning.finished import finished, run_workspaces
 from tasks.pruning.finished import remove as remove_finished
-from tasks.pruning.kept import has_strangers, kept_runs
+from tasks.pruning.kept import has_strangers, kept_runs, only_stashed
 from tasks.pruning.leftovers import (
     Cache,
     Leftover,
@@ -32,6 +33,7 @@ from tasks.pruning.leftovers import (
     drafts,
     forget_worktrees,
     kept_workspaces,
+    staying_variants,
     variants,
 )
 from tasks.running.machine_errors import in_one_line
@@ -76,6 +78,12 @@ def _prune(root: Path, given: argparse.Namespace) -> int:
     going = [path for one in ended for path in one.paths]
     kept = [path for path in kept_workspaces(root) if path not in going]
     runs = list(kept_runs(root, [root, *kept], tips=given.tips))
+    if stashed := only_stashed(root, runs):
+        more = " and others" if len(stashed) > 1 else ""
+        raise PruneError(
+            f"git stash holds a run whose outputs would go ({stashed[0]}{more}): bring it back "
+            "(git stash pop) and commit its dvc.lock, or drop it (git stash drop)"
+        )
     cache = Cache(root, kept, dict(os.environ), tips=given.tips)
     objects = _objects(root, cache, runs, tips=given.tips)
     others = [
@@ -83,6 +91,8 @@ def _prune(root: Path, given: argparse.Namespace) -> int:
         *clones(root), *_copies(root, runs),
     ]  # fmt: skip
     _say([*objects, *others, *ended])
+    for name, why in staying_variants(root).items():
+        sys.stdout.write(f"stays: the variant {name}: {why}\n")
     _say_runs(root, staying if given.runs else None)
     if not given.yes:
         sys.stdout.write("Nothing was removed; `make prune YES=1` (or --yes) does it.\n")

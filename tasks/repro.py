@@ -208,7 +208,6 @@ def _run(
     execution.seconds += time.monotonic() - started
     execution.unfinished = ended.code != 0
     execution.lock = lock_digest(workspace)
-    save_execution(workspace, execution)
     results = read_results(workspace, params)
     stopped = ended.code != 0 and has_worked(workspace, execution.id)
     if stopped and (rounds := rounds_that_ended(workspace, params.rounds)):
@@ -221,6 +220,7 @@ def _run(
         seconds=execution.seconds,
         results=results,
     )
+    save_execution(workspace, execution)  # Last: the next call records the end that is lacking.
     arrived = False
     with suppress(KeyboardInterrupt):  # All that is left can be sent later.
         arrived = shipper.close(SHIPPING_DEADLINE_SECONDS)

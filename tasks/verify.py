@@ -32,6 +32,7 @@ from tasks.reporting.verification import (
     outputs_digest,
     read_committed,
 )
+from tasks.running.machine_errors import in_one_line
 from tasks.tracing.contents import Contents
 from tasks.tracing.intact import check
 from tasks.tracing.records import RecordError, Records
@@ -67,6 +68,7 @@ class Verified(NamedTuple):
     """Stage -> what it ran on here."""
 
 
+@in_one_line
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code."""
     parser = argparse.ArgumentParser(

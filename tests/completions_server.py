@@ -46,7 +46,7 @@ class CompletionsServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/v1"
 
     def start(self) -> None:
-        Thread(target=self.serve_forever, daemon=True).start()
+        Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def answer(self, path: str, body: Any) -> Answer:
         if path == "/health":

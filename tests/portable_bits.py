@@ -1,7 +1,7 @@
 """A plugin of pytest that lets the tests compute with portable bits, as the stages do by default.
 
-`conftest.py` comes too late for it, since jaxtyping's plugin imports NumPy, and that plugin wants
-to import `rlhf` itself; so the file is run as it stands, and `conftest.py` chooses once more.
+`conftest.py` comes too late for it, since the plugin `shape_checks` imports NumPy, and is to see
+`rlhf` imported; so the file is run as it stands, and `conftest.py` chooses once more.
 RLHF_TEST_BITS=native is for machines that cannot compute portable ones, as many with a GPU: the
 tests marked `gpu` need none.
 """

@@ -1,7 +1,9 @@
 """What the targets of make run, by their variables, and that these options exist."""
 
 import re
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +67,15 @@ def test_each_option_in_the_makefile_is_one_of_its_module() -> None:
         options = re.findall(r"(?<=[ ,(])--[a-z-]+", line)
         unknown += [f"{module}: {one}" for one in options if f'"{one}"' not in code]
     assert unknown == []
+
+
+def test_clean_leaves_workspaces_that_are_called_staging(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    kept = [f".work/{kind}/staging" for kind in ("runs", "stages", "variants")]
+    gone = [".work/sft/staging", ".work/ppo@r1/staging", "models/sft", "data/rounds/r1"]
+    for folder in (*kept, *gone):
+        (tmp_path / folder).mkdir(parents=True)
+
+    subprocess.run(["make", "clean"], cwd=tmp_path, check=True)
+
+    assert [folder for folder in (*kept, *gone) if (tmp_path / folder).exists()] == kept

@@ -63,10 +63,11 @@ class World:
         prompts: Sequence[str],
         demonstrations: Sequence[str],
         files: Mapping[str, str] | None = None,
+        pairs: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Write data/prepared: prompts by their texts, and a demonstration for each of some.
 
-        Every second demonstration is a conversation.
+        Every second demonstration is a conversation. `pairs` are preferences to train on.
         """
         rows = [{"prompt_id": digest(text), "prompt": text} for text in prompts]
         shown: list[dict[str, Any]] = [
@@ -85,7 +86,10 @@ class World:
             "prompts/heldout.jsonl": lines([{"prompt_id": "h", "prompt": "held out"}]),
             "demonstrations.jsonl": lines(shown),
             "corpus.jsonl": lines([{"text": f"document {prompts[0]}"}]),
-            **{f"preferences/{side}.jsonl": lines([row]) for side, row in old.items()},
+            **{
+                f"preferences/{side}.jsonl": lines([row, *(pairs if side == "train" else ())])
+                for side, row in old.items()
+            },
         }
         self.prompts |= {("prompt", row["prompt_id"]): row["prompt_id"] for row in rows}
         for row in shown:
@@ -103,7 +107,8 @@ class World:
         self._ran("prepare", [], {"data/prepared": written}, frozenset(), params)
         inner = folder({name[12:]: put(self.root, text) for name, text in written.items()
                         if name.startswith("preferences/")})  # fmt: skip
-        items = {("preference", row["pair_id"]): row["prompt_id"] for row in old.values()}
+        rows_of_pairs = [*old.values(), *pairs]
+        items = {("preference", row["pair_id"]): row["prompt_id"] for row in rows_of_pairs}
         self.prompts |= items
         self.sources |= dict.fromkeys(items, "old data")
         self.now["data/prepared/preferences"] = (inner, frozenset(items))

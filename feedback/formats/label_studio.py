@@ -33,6 +33,8 @@ CONFIG = """<View>
 CUT = "The response was cut here, at the length limit."
 """What is shown below a response that did not end by itself."""
 
+_SIDES: dict[str, Choice] = {"left": "a", "right": "b"}
+
 
 def to_tasks(pairs: Sequence[Pair], judgments: Sequence[Judgment]) -> list[dict[str, Any]]:
     """One task per pair, with existing judgments as annotations."""
@@ -54,7 +56,9 @@ def _task(pair: Pair, judgments: Sequence[Judgment]) -> dict[str, Any]:
     if swapped:
         sides.reverse()
     (left, left_finished), (right, right_finished) = sides
-    prompt = pair.prompt if isinstance(pair.prompt, str) else json.dumps(pair.prompt)
+    prompt = (
+        pair.prompt if isinstance(pair.prompt, str) else json.dumps(pair.prompt, ensure_ascii=False)
+    )
     data = {"prompt": prompt, "left": left, "right": right}
     data |= {"left_note": "" if left_finished else CUT, "right_note": "" if right_finished else CUT}
     data |= {"pair_id": pair.pair_id, "round": pair.round}
@@ -89,7 +93,7 @@ def is_export(path: Path) -> bool:
     Raises:
         JudgmentError: the file does not exist, or is none.
     """
-    return text_of(path, "utf-8-sig").lstrip(" \t\r\n").startswith("[")
+    return text_of(path).lstrip(" \t\r\n").startswith("[")
 
 
 def read_export(path: Path, round_key: str) -> list[Judgment]:
@@ -98,7 +102,7 @@ def read_export(path: Path, round_key: str) -> list[Judgment]:
     Raises:
         JudgmentError: the file is missing or not such an export; names file and task.
     """
-    tasks = decoded(text_of(path, "utf-8-sig"), path)
+    tasks = decoded(text_of(path), path)
     try:
         return from_tasks(tasks, round_key)
     except JudgmentError as error:
@@ -114,11 +118,13 @@ def from_tasks(tasks: object, round_key: str) -> list[Judgment]:
     They belong to the round that the task names, or else to `round_key`.
 
     Raises:
-        JudgmentError: not such an export, or a task without the texts that we exported.
+        JudgmentError: not such an export, a task without the texts that we exported, or annotations
+            of which none says which response is better.
     """
     if not isinstance(tasks, list):
         raise JudgmentError(f"Label Studio: {type(tasks).__name__}, expected a list of tasks")
-    judgments = []
+    judgments: list[Judgment] = []
+    unread: set[str] = set()
     for number, task in enumerate(tasks, start=1):
         where = f"task {number}"
         pair = _pair(where, task, round_key)
@@ -126,6 +132,13 @@ def from_tasks(tasks: object, round_key: str) -> list[Judgment]:
             judgment = _judgment(where, pair, annotation)
             if judgment is not None:
                 judgments.append(judgment)
+            else:
+                unread |= {str(one.get("from_name")) for one in annotation.get("result") or ()}
+    if unread and not judgments:
+        raise JudgmentError(
+            f"no annotation says which response is better: found {', '.join(sorted(unread))}, "
+            "expected a pairwise result, or the choice tie or both_bad"
+        )
     return judgments
 
 
@@ -203,15 +216,18 @@ def _answer(where: str, annotation: Mapping[str, Any]) -> tuple[Choice | None, i
         for one in _list(where, "result", annotation.get("result"))
         if isinstance(value := one.get("value"), dict)
     }
-    strength = values.get("strength", {}).get("rating")
-    # The form of `python -m preferences convert` has these under the name of the pairwise result.
-    neither = [values.get(name, {}).get("choices") for name in ("neither", "pref")]
+    # Others name their controls as they like. Where ours are, they count.
+    ours = [values[name] for name in ("pref", "neither") if name in values]
+    said = ours or list(values.values())
     for choice in ("tie", "both_bad"):
-        if [choice] in neither:
+        if any(value.get("choices") == [choice] for value in said):
             return choice, None
-    choices: dict[str, Choice] = {"left": "a", "right": "b"}
-    selected = str(values.get("pref", {}).get("selected"))
-    return choices.get(selected), strength if type(strength) is int and 1 <= strength <= 4 else None
+    found = [side for side in _SIDES if any(value.get("selected") == side for value in said)]
+    if len(found) > 1:
+        raise JudgmentError(f"{where}: left and right are both selected, expected one of them")
+    strength = values.get("strength", {}).get("rating")
+    rated = type(strength) is int and 1 <= strength <= 4
+    return _SIDES[found[0]] if found else None, strength if rated else None
 
 
 def _name(completed_by: object) -> str:

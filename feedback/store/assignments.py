@@ -94,7 +94,7 @@ class ServeParams:
     lease_ms: int = 600_000
     """Time for one pair, after which it goes to somebody else."""
     gold_rate: float = 0.1
-    """Share of assignments that are gold items, as long as unseen ones are left."""
+    """Share of assignments that are gold items, as long as unanswered ones are left."""
     repeat_rate: float = 0.04
     """Share of assignments that repeat an answered pair with its sides swapped."""
     repeat_gap: int = 10
@@ -201,17 +201,18 @@ def _find_check(
     # Determined by person and count: a refresh or restart does not draw again.
     draw = _uniform(f"{annotator_id}/{count}")
     if draw < params.gold_rate:
-        return _unseen_gold(connection, annotator_id)
+        return _unanswered_gold(connection, annotator_id)
     if draw < params.gold_rate + params.repeat_rate:
         return _repeatable(connection, annotator_id, params.repeat_gap)
     return None
 
 
-def _unseen_gold(connection: Connection, annotator_id: str) -> tuple[str, str, int] | None:
+def _unanswered_gold(connection: Connection, annotator_id: str) -> tuple[str, str, int] | None:
     table, pairs = schema.assignments, schema.pairs
     seen = exists().where(
         table.c.pair_id == pairs.c.pair_id,
         table.c.annotator_id == annotator_id,
+        table.c.state != "free",  # Nobody leaves a check out by waiting.
     )
     gold = select(pairs.c.pair_id).where(pairs.c.gold.is_not(None), ~seen)
     items = list(connection.execute(gold).scalars())
@@ -228,6 +229,7 @@ def _repeatable(connection: Connection, annotator_id: str, gap: int) -> tuple[st
         again.c.pair_id == table.c.pair_id,
         again.c.annotator_id == annotator_id,
         again.c.purpose == "repeat",
+        again.c.state != "free",
     )
     rows = schema.round_pairs
     active = exists().where(rows.c.pair_id == table.c.pair_id, rows.c.active == 1)

@@ -53,6 +53,9 @@ class Database:
         self._steady_offset_ms = 0
         self._file = sqlite_file(str(url))
         self._engine = _postgres(str(url)) if self._file is None else _sqlite(self._file)
+        # By default each statement of PostgreSQL's sees what was written since the one before.
+        at_once = {"isolation_level": "REPEATABLE READ"} if self._file is None else {}
+        self._reader = self._engine.execution_options(**at_once)
         with self.writing() as connection:
             schema.metadata.create_all(connection)
             schema.bring_up_to_date(connection)
@@ -72,7 +75,7 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A consistent view that blocks no writer."""
-        with self._engine.connect() as connection, connection.begin():
+        with self._reader.connect() as connection, connection.begin():
             yield connection
 
     def compact(self) -> None:

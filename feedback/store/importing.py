@@ -57,8 +57,14 @@ class Imported:
 
 
 def take(connection: Connection, judgments: Sequence[Judgment], round_key: str) -> Imported:
-    """Writes judgments for the round; refuses those of pairs outside it, and contradictions."""
+    """Writes judgments for the round; refuses those of pairs outside it, and contradictions.
+
+    Raises:
+        ValueError: nobody has published the round.
+    """
     held = pairs_of(connection, round_pair_ids(connection, round_key), round_key)
+    if not held:
+        raise ValueError(f"round {round_key} has not been published")
     pairs = {pair.pair_id: pair for pair in held}
     standing, refused = consistent(_as_known(connection, judgments), pairs)
     rows = _Rows(connection, [one.pair_id for one in standing if one.pair_id in pairs])

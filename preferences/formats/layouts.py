@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from preferences.formats.cells import to_cell
 from preferences.formats.choices import Column, choice_of, unexpected
-from preferences.formats.places import found_at, number, texts_of, with_conversations
+from preferences.formats.places import found_at, number, opened, texts_of, with_conversations
 from preferences.formats.trees import tree_rows
 from preferences.formats.turns import answer_of, in_common, without_opening
 from preferences.opening import Limits
@@ -115,21 +115,22 @@ class Layout:
             choices, workers = [choice_of(found_at(row, column.places[0]), column)], ["import"]
         else:
             column = self.columns["votes"]
-            given = [found_at(row, place) for place in column.places]
+            given = [opened(found_at(row, place)) for place in column.places]
             workers = list(column.places)
             if len(given) == 1 and isinstance(given[0], list):
                 given = given[0]
                 workers = [f"annotator {place}" for place in range(1, len(given) + 1)]
             choices = [choice_of(value, column) for value in given]
-            if self._has("workers"):
-                workers = self._value(row, "workers")
+        if self._has("workers"):
+            named = opened(self._value(row, "workers"))
+            workers = named if isinstance(named, list) else [named]
         sides = {"response_a": one, "response_b": other}
         return {"prompt": prompt, **sides, "votes": choices, "workers": workers}
 
     def _scored(self, row: Row, unread: Unread) -> Row:
         kind = "ranks" if self._has("ranks") else "scores"
         if self._has("responses"):
-            responses, worth = self._value(row, "responses"), self._value(row, kind)
+            responses, worth = (opened(self._value(row, name)) for name in ("responses", kind))
             if not (isinstance(responses, list) and isinstance(worth, list)):
                 raise RowError(f"expected lists of responses and {kind}, got {shown(responses)}")
             prompt: Any = self._prompt(row)

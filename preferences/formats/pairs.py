@@ -106,6 +106,17 @@ def trl_from_row(row: Mapping[str, Any]) -> Preference:
     return preference_of(row, chosen[:start], *responses, _SAID)
 
 
+def has_transcripts(row: Mapping[str, Any]) -> bool:
+    """Whether both sides are transcripts of HH, also where white space at the ends was stripped."""
+    sides = (row["chosen"], row["rejected"])
+    return "prompt" not in row and all(
+        isinstance(side, str)
+        and side.lstrip().startswith("Human:")
+        and (side.startswith("\n\n") or TURN in side)
+        for side in sides
+    )
+
+
 def hh_from_row(row: Mapping[str, Any]) -> Preference:
     """A row in HH's format.
 

@@ -30,7 +30,7 @@ def found_at(row: Row, place: str) -> Any:
 
 def _inside(value: Any, steps: Sequence[str], place: str) -> Any:
     for number, step in enumerate(steps):
-        value = _opened(value)
+        value = opened(value)
         if step == "*" and isinstance(value, list):
             return _in_each(value, steps[number + 1 :], place)
         try:
@@ -55,7 +55,7 @@ def _in_each(items: Sequence[Any], steps: Sequence[str], place: str) -> list[Any
     return found
 
 
-def _opened(value: Any) -> Any:
+def opened(value: Any) -> Any:
     """A value; of a cell with JSON its content."""
     if isinstance(value, str) and value[:1] in ("{", "["):
         try:
@@ -71,7 +71,7 @@ def with_conversations(row: Row, places: Collection[str]) -> Row:
 
 
 def _turns_in(cell: Any) -> Any:
-    value = _opened(cell)
+    value = opened(cell)
     turns = as_messages(value)
     return cell if turns is value else turns
 

@@ -253,7 +253,7 @@ def detect_row(path: str, first: NumberedRow | None) -> FormatName:
     columns = set(first.row)
     for name, needed in _RECOGNISED_BY:
         if needed <= columns:
-            if name == "trl" and _is_transcript(first.row):
+            if name == "trl" and pairs.has_transcripts(first.row):
                 return "hh"
             return name
     # Escaped, so that no control character of the data reaches a terminal.
@@ -278,10 +278,3 @@ _RECOGNISED_BY: tuple[tuple[FormatName, set[str]], ...] = (
     ("preferences", {"pair_id", "prompt_id", "prompt", "chosen", "rejected", "split"}),
     ("trl", {"chosen", "rejected"}),
 )
-
-
-def _is_transcript(row: Mapping[str, Any]) -> bool:
-    sides = (row["chosen"], row["rejected"])
-    return "prompt" not in row and all(
-        isinstance(side, str) and side.startswith("\n\nHuman:") for side in sides
-    )

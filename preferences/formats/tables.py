@@ -36,8 +36,9 @@ class _CsvLines:
 
     def __iter__(self) -> Iterator[str]:
         while line := self._stream.readline(MAX_ROW_BYTES + 1):
+            # Inside a quoted cell a blank line is text, whose size is limited.
+            self._blank += line.isspace() and not self.held
             self.held += size_of(line)
-            self._blank += line.isspace()
             check_blank(self._blank, self._limits)
             if self.held > MAX_ROW_BYTES:
                 raise RowError(f"{TOO_LONG}; the rest of the file is not read")
@@ -59,6 +60,7 @@ def csv_rows(path: Path, problems: Problems, *, separator: str = ",") -> Iterato
         table = csv.reader(lines, delimiter=separator, strict=True)
         try:
             header = next(table, [])
+            lines.held = 0
             if wrong := _header_problem(header, separator):
                 problems.add(f"{path}:1", wrong)
                 return
@@ -104,7 +106,7 @@ def _undecoded(cells: list[str]) -> str:
     """The error for the first byte that was not UTF-8; empty if there is none."""
     for cell in cells:
         if not cell.isascii() and (found := re.search("[\udc80-\udcff]", cell)):
-            return f"not UTF-8: byte 0x{ord(found[0]) - 0xDC00:02x}"
+            return f"not UTF-8: byte 0x{ord(found[0]) - 0xDC00:02x}; save the table as CSV in UTF-8"
     return ""
 
 

@@ -16,3 +16,5 @@ Fraction = Annotated[float, Ge(0), Le(1)]
 """A number from 0 to 1."""
 OpenFraction = Annotated[float, Ge(0), Lt(1)]
 """A number from 0 up to, but not including, 1."""
+BelowHalf = Annotated[float, Ge(0), Lt(0.5)]
+"""A number from 0 up to, but not including, a half."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from rlhf.params.lora import LoraParams
 from rlhf.params.optimiser import OptimiserParams
-from rlhf.params.ranges import Count, Fraction, NonNegative, OpenFraction
+from rlhf.params.ranges import BelowHalf, Count, Fraction, NonNegative
 
 NO_MODEL = "none"
 """As `reward.model`: rules or a function give the score."""
@@ -45,8 +45,8 @@ class RewardParams:
     source_weights: Mapping[str, NonNegative] = field(default_factory=dict)
     """Weight per kind of annotator (human, rubric, llm, ...), beside the label's own; 1 where none
     is given, the mean of the kinds where several agreed."""
-    label_smoothing: OpenFraction = 0.0
-    """Probability mass moved to the other side of each label."""
+    label_smoothing: BelowHalf = 0.0
+    """Probability mass moved to the other side of each label; half of it would leave none."""
     centring_coef: NonNegative = 1e-3
     """Weight of mean((score_chosen + score_rejected)^2), which keeps scores around zero."""
     ensemble: Count = 1

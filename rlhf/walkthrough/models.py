@@ -5,6 +5,7 @@ responses to them, and PPO on rules for a few iterations, so that policy and ref
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,7 +98,8 @@ def load_world(root: Path, key: str, compute: Compute) -> World:
     A policy that was trained by LoRA lies there merged, and is walked with all its weights.
 
     Raises:
-        ModelFolderError: a folder is no model, or was written with parameters unknown here.
+        ModelFolderError: a folder is no model, or was written with parameters unknown here; or
+            all prompts are too long.
     """
     policy = root / f"models/rounds/{key}/policy"
     params = _params_of(policy / "manifest.json")
@@ -111,13 +113,19 @@ def load_world(root: Path, key: str, compute: Compute) -> World:
     if actor.value_head is not None and (policy / VALUE_FUNCTION).is_file():
         load_value_function(actor, policy)
     tokenizer = load_tokenizer(policy)
-    with (root / "data/prepared/prompts/heldout.jsonl").open(encoding="utf-8") as file:
+    path = root / "data/prepared/prompts/heldout.jsonl"
+    with path.open(encoding="utf-8") as file:
         rows = [json.loads(line)["prompt"] for line in file]
     encoded = [encode_prompt(tokenizer, row) for row in rows]
     prompts = [ids for ids in encoded if len(ids) <= params.max_prompt_tokens]
     texts = {tuple(ids): row for ids, row in zip(encoded, rows, strict=True)}
     scorer = f"reward model models/rounds/{key}/reward" if params.rewards.learned > 0 else "rules"
     asked = prompts[: params.rollout_size // params.samples_per_prompt]
+    if not asked:
+        raise ModelFolderError(
+            f"{path}: none of {len(rows)} prompts has at most {params.max_prompt_tokens} tokens "
+            f"(ppo.max_prompt_tokens of {key})"
+        )
     responses = len(asked) * params.samples_per_prompt
     return World(
         origin=(
@@ -128,7 +136,13 @@ def load_world(root: Path, key: str, compute: Compute) -> World:
         models=PPOModels(actor, load_policy(root / "models/sft", compute.device), reward_model),
         tokenizer=tokenizer,
         prompts=asked,
-        params=replace(params, lora=None, rollout_size=responses),
+        params=replace(
+            params,
+            lora=None,
+            rollout_size=responses,
+            # Of a rollout there may be fewer prompts here, and they cannot be cut into as many.
+            minibatches=math.gcd(responses, params.minibatches),
+        ),
         rules=build_rule_rewards(params.rewards, tokenizer, learned=by_text, prompts=texts),
         tokens=load_special_ids(policy, tokenizer),
     )

@@ -19,8 +19,8 @@ CODE = (".py", ".css", ".j2", ".yaml")
 OF_NO_STAGE = ("tests/", "benchmarks/", "experiments/", "flows/")
 
 
-class UnknownCodeError(Exception):
-    """The code of a side is not known; the message says why."""
+class UnknownError(Exception):
+    """What a side had is not known; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,17 @@ def params(first: Side, second: Side) -> list[Differing]:
 
 
 def data(first: Side, second: Side) -> list[Differing]:
-    """Data sets of other content, or of one side only, with their numbers of rows."""
+    """Data sets of other content, or of one side only, with their numbers of rows.
+
+    Raises:
+        UnknownError: a run in MLflow made no data that the other side has.
+    """
     ours, theirs = _data(first), _data(second)
     found = []
     # MLflow knows only the stages that a run ran itself: what it lacks may be there.
     partly = "run" in (first.kind, second.kind)
+    if partly and not ours.keys() & theirs.keys():
+        raise UnknownError("MLflow names only what a run made itself: here nothing that both have")
     for path in sorted(ours.keys() & theirs.keys() if partly else ours.keys() | theirs.keys()):
         digests = (ours.get(path), theirs.get(path))
         if digests[0] != digests[1]:
@@ -63,7 +69,7 @@ def code(root: Path, first: Side, second: Side) -> list[str]:
     """Files of code that the stages used in different versions, or those of one side only.
 
     Raises:
-        UnknownCodeError: a side has no hashes of code, and git cannot compare the commits.
+        UnknownError: a side has no hashes of code, and git cannot compare the commits.
     """
     ours, theirs = _code(first, second), _code(second, first)
     if ours and theirs:
@@ -84,7 +90,7 @@ def code(root: Path, first: Side, second: Side) -> list[str]:
         listed = git(root, "diff", "--name-only", first.commit, second.commit, "--", "*.py")
         there = git(root, "ls-tree", "-r", "--name-only", known).splitlines() if used else ()
     except GitError as error:
-        raise UnknownCodeError(str(error)) from None
+        raise UnknownError(str(error)) from None
     # What the side with hashes has and did not use is of no stage; what it lacks the run may have
     # used. Of two runs nobody says.
     unused = set(there) - used.keys()
@@ -97,11 +103,11 @@ def code(root: Path, first: Side, second: Side) -> list[str]:
 
 def _require_commit(root: Path, letter: str, commit: str) -> None:
     if not commit:
-        raise UnknownCodeError(f"of {letter} no commit is known")
+        raise UnknownError(f"of {letter} no commit is known")
     try:
         git(root, "cat-file", "-e", f"{commit}^{{commit}}")
     except GitError:
-        raise UnknownCodeError(f"commit {commit[:9]} is not here") from None
+        raise UnknownError(f"commit {commit[:9]} is not here") from None
 
 
 def policies(

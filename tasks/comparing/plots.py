@@ -98,12 +98,15 @@ def _curves(
     offset = 0.0
     for key in rounds:
         sides = [read_curves(folder, [key]) for folder in folders]
+        length = max(end for curves in sides for _, _, end in (*curves.spans, ("", 0.0, 0.0)))
         for line, curves in zip(lines, sides, strict=True):
             curve = curves.by_metric.get(metric)
-            # Without a value where a side has none, the line has a gap.
-            points = curve.points if curve is not None else ((0.0, math.nan),)
+            points = curve.points if curve is not None else ()
             line += [(offset + step, value) for step, value in points]
-        offset += max(end for curves in sides for _, _, end in (*curves.spans, ("", 0.0, 0.0)))
+            if not points or points[-1][0] + 1 < length:
+                # The line has a gap over the iterations that this side never ran.
+                line.append((offset + length, math.nan))
+        offset += length
     for name, line, colour in zip(names, lines, COLOURS, strict=True):
         if any(not math.isnan(value) for _, value in line):
             panel.plot(*zip(*line, strict=True), color=colour, label=name)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from preferences.records import NOBODY, compact_json
-from tasks.forgetting.wanted import Wanted
+from tasks.forgetting.wanted import Wanted, is_judgment
 
 
 class OwnRowsError(Exception):
@@ -39,11 +39,13 @@ def without(path: Path, wanted: Wanted) -> bytes:
     for line, row in rows:
         if not row or not wanted.row(row):
             lines.append(line)
-        elif "judgment_id" in row:
+        elif is_judgment(row):
             skips += 1
             kept = ("judgment_id", "pair_id", "round", "shown_order", "revision")
             nobody = {"annotator_id": f"{NOBODY}-{skips}", "kind": NOBODY, "choice": "skip"}
-            skip = compact_json({k: row[k] for k in kept if k in row} | nobody)
+            # Where `prepare` reads judgments, each has a version, be it an empty one.
+            version = {"annotator_version": ""} if "annotator_version" in row else {}
+            skip = compact_json({k: row[k] for k in kept if k in row} | nobody | version)
             lines.append(f"{skip}\r" if line.endswith("\r") else skip)
     mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
     return mark + "\n".join(lines).encode()

@@ -23,7 +23,7 @@ from tasks.forgetting.places import (
     not_searched,
     real,
 )
-from tasks.forgetting.wanted import Wanted
+from tasks.forgetting.wanted import Wanted, is_judgment
 from tasks.own_data.files import Named, named_paths
 from tasks.params.loading import Params, ParamsError, load_params
 from tasks.tracing.ancestry import Ancestry, Model
@@ -143,14 +143,13 @@ def _search(
     """Files that have it, and own files that people must edit; notes what their rows say."""
 
     def see(row: dict[str, Any]) -> None:
-        judged = "judgment_id" in row
+        judged = is_judgment(row)
         # What follows from judgments goes with them, and needs no tombstone of its own.
         if judged or not (wanted.by_people and row.get("pair_id") in wanted.pairs):
             # Of people `label` alone leaves something out.
             side = seen.judgments if judged or wanted.kind == "annotator" else seen.texts
             side.update(wanted.tombstones(row, salt))
-        if "pair_id" in row and (judged if wanted.by_people else "prompt" in row):
-            seen.pairs.add(row["pair_id"])
+        seen.pairs.update(wanted.pairs_of(row))
         if row.get("prompt_id") == wanted.value and "prompt" in row:
             seen.prompts.add(prompt_text(row["prompt"]))
 

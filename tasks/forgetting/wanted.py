@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
-from preferences.records import compact_json, composed, prompt_text
+from preferences.formats import pairs
+from preferences.records import compact_json, composed, pair_id, prompt_text
 from preferences.withdrawals import Tombstone, sources_of, texts_of, tombstone
 from tasks.forgetting.readings import as_shown, readings
 
@@ -19,6 +20,9 @@ NAMED_BY_THE_GATE = ("weak_annotators", "weak annotators")
 """Keys under which verdict.json and statistics.json do; numbers there are no names."""
 LABEL_STUDIO = "label-studio-"
 """What the name of somebody begins with whom Label Studio has by number alone."""
+_RESPONSES = ("response_a", "response_b")
+_SIDES = ("left", "right")
+"""What Label Studio calls them."""
 
 _OF_ENDS = re.compile(r"[$^]|\\[AZB]|\(\?<?[=!]")
 """What a pattern says of the ends of a text, or of what stands around it."""
@@ -84,14 +88,21 @@ class Wanted:
         if row.get("pair_id") in self.pairs and ("chosen" in row or not self.by_people):
             return True
         if self.kind == "source":
-            judged = "judgment_id" in row and row.get("kind") == self.value
+            judged = is_judgment(row) and row.get("kind") == self.value
             return judged or self.value in (*sources_of(row), row.get("path"))
         if self.kind == "annotator":
             return any(composed(name) == self._name for name in _annotators(row))
         said = [*strings(row), prompt_text(row["prompt"]) if "prompt" in row else ""]
         if self.kind == "prompt":
-            said += [*map(_conversation, said)]
+            said += [*map(_conversation, said), _implied_prompt(row)]
         return any(map(self.said, said))
+
+    def pairs_of(self, row: Mapping[str, Any]) -> set[str]:
+        """The pairs that go with a row that has it."""
+        if self.by_people and not is_judgment(row):
+            return _pairs_of_votes(row)
+        known = "pair_id" in row and (self.by_people or "prompt" in row)
+        return {row["pair_id"]} if known else set()
 
     def page(self, text: str) -> bool:
         """Whether a text that is no row, such as a report or a log, names or contains it."""
@@ -136,7 +147,7 @@ class Wanted:
         Of a pattern only the texts that match are known afterwards, by their hashes. Where a policy
         wrote the text, the prompt that it answered is withdrawn.
         """
-        judged = row is not None and "judgment_id" in row
+        judged = row is not None and is_judgment(row)
         if self.kind in ("annotator", "source"):
             name = self._name if self.kind == "annotator" else self.value
             yield tombstone(self.kind, name, salt)
@@ -144,10 +155,12 @@ class Wanted:
             yield tombstone("prompt", self.value, salt)
         if row is None or self.by_people:
             return
-        answered = any(f"response_{side}" in row for side in "ab")
+        responses = [said for name in _RESPONSES if isinstance(said := row.get(name), str)]
+        # A row of votes of one's own names no pair, and is data like others.
+        answered = bool(responses) and "pair_id" in row
         if (answered or self.kind == "prompt") and "prompt" in row:
             yield tombstone("text", prompt_text(row["prompt"]), salt)
-        for text in () if answered else texts_of(row):
+        for text in () if answered else (*texts_of(row), *responses):
             if self.said(text):
                 yield tombstone("text", text, salt)
         reason = row.get("reason")
@@ -178,6 +191,23 @@ class Wanted:
         return tuple(sorted(map(as_shown, self.texts)))
 
 
+def is_judgment(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a judgment; in a file of one's own it may have no id."""
+    return "judgment_id" in row or {"pair_id", "annotator_id", "choice"} <= row.keys()
+
+
+def _pairs_of_votes(row: Mapping[str, Any]) -> set[str]:
+    """The pair of a row of votes, or of a task of Label Studio; none of any other row."""
+    data = row.get("data", row)
+    if not isinstance(data, Mapping) or not isinstance(data.get("prompt"), str | list):
+        return set()
+    for names in (_RESPONSES, _SIDES):
+        one, other = (data.get(name) for name in names)
+        if isinstance(one, str) and isinstance(other, str):
+            return {pair_id(data["prompt"], one, other)}
+    return set()
+
+
 def _conversation(text: str) -> str:
     """The conversation that a text of JSON holds, as ours are written; empty where it is none."""
     try:
@@ -185,6 +215,18 @@ def _conversation(text: str) -> str:
     except (ValueError, RecursionError):
         return ""
     return prompt_text(found) if isinstance(found, list) else ""
+
+
+def _implied_prompt(row: Mapping[str, Any]) -> str:
+    """What both sides of a pair without a prompt begin with; empty for any other row."""
+    if "prompt" in row or not {"chosen", "rejected"} <= row.keys():
+        return ""
+    of_hh = pairs.has_transcripts(row)
+    schema, read = (pairs.HH, pairs.hh_from_row) if of_hh else (pairs.TRL, pairs.trl_from_row)
+    try:
+        return "" if any(schema.problems(row)) else prompt_text(read(row).prompt)
+    except ValueError:  # It is no pair, or has half a character, which no text has.
+        return ""
 
 
 def _annotators(value: object) -> Iterator[str]:

@@ -34,6 +34,8 @@ PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
 """Before each further attempt at a request."""
 TIMEOUT_SECONDS = 600.0
 """For one response."""
+LIST_SECONDS = 30.0
+"""For the names of the models: a server that is silent for longer has died or hangs."""
 BUSY = frozenset({408, 429, 500, 502, 503, 504})
 """Replies after which trying again may help."""
 
@@ -190,7 +192,8 @@ class Client:
         if key := os.environ.get(KEY_VARIABLE, "").strip():
             # Where the server sends us elsewhere, the key does not go along.
             request.add_unredirected_header("Authorization", f"Bearer {key}")
-        with open_directly(request, TIMEOUT_SECONDS) as answer:
+        seconds = LIST_SECONDS if data is None else TIMEOUT_SECONDS
+        with open_directly(request, seconds) as answer:
             return json.load(answer)
 
     def _error(self, expected: str, found: object, *, status: Any = "bad_input") -> StageEnd:

@@ -95,14 +95,15 @@ def _own_problems(params: Params, folder: Path) -> Iterator[Problem]:
 def folder_problems(folder: Path) -> Iterator[str]:
     """Why a folder cannot be a base model, by its config, its tokenizer and its files' headers."""
     # Importing transformers takes seconds; only runs with a model of their own pay for it.
-    from rlhf.chat import TokenizerError, check_template  # noqa: PLC0415
+    from rlhf.chat import TokenizerError, check_template, check_tokenizer  # noqa: PLC0415
     from rlhf.model_folders import ModelFolderError, require_weights  # noqa: PLC0415
-    from rlhf.models import load_tokenizer  # noqa: PLC0415
     from rlhf.templates import TemplateError  # noqa: PLC0415
+    from tasks.own_data.model_tokenizers import read_own_tokenizer  # noqa: PLC0415
     from tasks.own_data.tokenizer_files import changed_text  # noqa: PLC0415
 
     try:
-        tokenizer = load_tokenizer(folder)
+        tokenizer = read_own_tokenizer(folder)
+        check_tokenizer(tokenizer, source=str(folder))
         require_weights(folder)
         if wrong := missing_weights(folder) or changed_text(folder, tokenizer):
             yield wrong
@@ -158,12 +159,12 @@ def _scores_problems(folder: Path) -> Iterator[str]:
 def _files_problems(folder: Path) -> Iterator[str]:
     """Weights that cannot be read, and a tokenizer that is not there."""
     from rlhf.model_folders import ModelFolderError, require_weights  # noqa: PLC0415
-    from rlhf.models import read_tokenizer  # noqa: PLC0415
+    from tasks.own_data.model_tokenizers import read_own_tokenizer  # noqa: PLC0415
     from tasks.own_data.tokenizer_files import changed_text  # noqa: PLC0415
 
     try:
         require_weights(folder)
-        if wrong := missing_weights(folder) or changed_text(folder, read_tokenizer(folder)):
+        if wrong := missing_weights(folder) or changed_text(folder, read_own_tokenizer(folder)):
             yield wrong
     except ModelFolderError as error:
         yield str(error)

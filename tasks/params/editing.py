@@ -95,6 +95,28 @@ def _own_copy(shared: CommentedMap) -> CommentedMap:
     return copied
 
 
+def lost_parameters(stated: Mapping[str, Any], values: Mapping[str, object]) -> Iterator[str]:
+    """What is wrong with values that are whole sections: parameters that they would take away.
+
+    Args:
+        stated: what the params file has.
+        values: dotted key -> value, as for `edit_params`.
+    """
+    for key, value in values.items():
+        section: Any = stated
+        for part in key.split("."):
+            section = section.get(part) if isinstance(section, Mapping) else None
+        # What has keys of a person's own, such as `rounds`, is no section.
+        is_section = isinstance(section, Mapping) and any(_problems(f"{key}.?"))
+        if not is_section or not isinstance(value, Mapping):
+            continue
+        if lost := [name for name in section if name not in value]:
+            yield (
+                f"{key}: as a whole section it would lose {', '.join(lost)}; name single "
+                f"parameters, as in {key}.{next(iter(value), lost[0])}"
+            )
+
+
 def round_trip_yaml() -> YAML:
     """Reads and writes YAML with its comments, its quotes and its numbers as they stand."""
     yaml = YAML()

@@ -70,7 +70,11 @@ def take_preset(root: Path, name: str, model: str | None) -> list[Change]:
             f"preset {name} is for a model of your own, and base.model is null; name its folder: "
             f"make repro PRESET={name} MODEL=folder"
         )
-    changes = [*_new_model(values, _named(root, model)), *_changes(values, name, presets)]
+    of_hub = model is not None and not (root / model).is_dir()
+    changes = [
+        *_new_model(values, _named(root, model), of_hub=of_hub),
+        *_changes(values, name, presets),
+    ]
     if any(not change.own for change in changes):
         _write(path, changes)
     return changes
@@ -123,13 +127,14 @@ def _named(root: Path, model: str | None) -> str | None:
     return model if folder.is_relative_to(root.absolute()) else str(folder)
 
 
-def _new_model(values: Mapping[str, Any], model: str | None) -> Iterator[Change]:
+def _new_model(values: Mapping[str, Any], model: str | None, *, of_hub: bool) -> Iterator[Change]:
+    """The model, and no revision for a folder; one of the hub needs that which is there."""
     base = values.get("base")
     known = base if isinstance(base, dict) else {}
     if model is None or known.get("model") == model:
         return
     yield Change("base.model", known.get("model"), model, own=False)
-    if known.get("revision") is not None:
+    if known.get("revision") is not None and not of_hub:
         yield Change("base.revision", known["revision"], None, own=False)
 
 

@@ -29,14 +29,15 @@ from tasks.reporting.summary import read_metrics
 from tasks.tracking.output_tags import tag_outputs
 from tasks.tracking.sent import load_sent
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
+from tasks.tracking.spool import EXECUTIONS_FOLDER
 from tasks.tracking.spools import run_behind
 from tasks.workspace.dvc_lockfile import LockedStage, has_read, read_entries, read_lock
-from tasks.workspace.files import read_json, write_json
+from tasks.workspace.files import home, read_json, write_json
 
 logger = logging.getLogger(__name__)
 
 NOTE = "registered.json"
-EDITION = 3
+EDITION = 4
 """Raise it when the cards say something else of the same results."""
 
 
@@ -160,13 +161,21 @@ def _trained(root: Path, one: Waiting) -> Trained:
         path=one.path,
         digest=one.digest,
         stage=one.stage,
-        commit=str(start["tags"].get("git.commit", "unknown")),
+        commit=_commit(root, start),
         deps=lock[one.stage].deps,
         params=(entry.get("params") or {}).get("params.yaml") or {},
         heldout=heldout,
         test=_measured(root, lock, "test", one) if tested else None,
         guards=guards_page(root, key) if key else "",
     )
+
+
+def _commit(root: Path, start: Mapping[str, Any]) -> str:
+    """What was checked out when the stage ran; its execution knows whether files were changed."""
+    place = home(root) / EXECUTIONS_FOLDER / start["execution"] / "start.json"
+    tags = (read_json(place) or {}).get("tags", {})
+    changed = " with uncommitted changes" if tags.get("git.dirty") == "true" else ""
+    return f"{start['tags'].get('git.commit', 'unknown')}{changed}"
 
 
 def _measured(

@@ -23,12 +23,29 @@ def kept_runs(root: Path, places: Sequence[Path], *, tips: bool) -> Iterator[Ran
         kinds = ("refs/heads", "refs/tags", "refs/exps")
         commits = git(root, "for-each-ref", "--format=%(objectname)", *kinds).split()
     else:
-        commits = recorded_in(root, "--all")
+        commits = recorded_in(root, "--exclude=refs/stash", "--all")  # as DVC does
     for commit in commits:
         try:
             yield from runs_of(root, commit)
         except RecordError:
             continue
+
+
+def only_stashed(root: Path, runs: Sequence[Ran]) -> list[str]:
+    """Outputs in the cache that `git stash` names and none of these runs; DVC would remove them."""
+    kept = {digest for ran in runs for digest in ran.outs.values()}
+    cache = cache_folder(root)
+    stashed = (
+        out
+        for commit in git(root, "stash", "list", "--format=%H").split()
+        for ran in runs_of(root, commit)
+        for out in ran.outs.items()
+    )
+    return [
+        path
+        for path, digest in stashed
+        if digest not in kept and (cache / digest[:2] / digest[2:]).exists()
+    ]
 
 
 def has_strangers(root: Path, runs: Sequence[Ran]) -> bool:

@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +20,17 @@ from tasks.tracking.registered_names import VERDICTS
 from tasks.workspace.dvc_process import dvc_environment
 from tasks.workspace.files import read_json
 from tasks.workspace.fresh_clone import CLONE
+from tasks.workspace.git import GitError, git
+from tasks.workspace.runs import branch_of
 from tasks.workspace.shared_weights import DRAFTS
-from tasks.workspace.variants import available
 from tasks.workspace.work_folder import checkpoint_folders, idle_stages
 from tasks.workspace.worktrees import VARIANTS_FOLDER, prune_worktrees, workspaces
 
 EXPERIMENTS = "experiments/params/*.yaml"
-"""Descriptions; the run of one has the workspace of a variant called NAME-VARIANT-seedN."""
+"""The run of one has the workspace of a variant called NAME-VARIANT-seedN."""
+DESCRIPTIONS = ("params/*.yaml", EXPERIMENTS)
+LABELS = ".work/feedback"
+"""Where a workspace keeps what people have said."""
 DRAFT_SECONDS = 24 * 3600
 """A draft exists for as long as it takes to read or send a model; an older one was left."""
 REMOVING = re.compile(r"^Removing (.+)$", re.MULTILINE)
@@ -114,14 +119,20 @@ class Cache:
 
 def kept_workspaces(root: Path) -> list[Path]:
     """All workspaces but those of variants that nothing describes any more."""
-    return [path for path in workspaces(root) if not _orphaned(root, path)]
+    orphaned = {path: why for path, why in _orphaned(root)}
+    return [path for path in workspaces(root) if orphaned.get(path, "kept")]
 
 
 def variants(root: Path) -> Iterator[Leftover]:
     """Workspaces of variants that nothing describes any more, so that nothing runs there again."""
-    for path in workspaces(root):
-        if _orphaned(root, path):
+    for path, why in _orphaned(root):
+        if not why:
             yield Leftover("variants", path.name, (path,))
+
+
+def staying_variants(root: Path) -> dict[str, str]:
+    """Variants that nothing describes here any more: name -> why their workspace stays."""
+    return {path.name: why for path, why in _orphaned(root) if why}
 
 
 def forget_worktrees(root: Path) -> None:
@@ -162,12 +173,45 @@ def drafts(root: Path, places: Sequence[Path]) -> Iterator[Leftover]:
                 yield Leftover("drafts", path.relative_to(root).as_posix(), (path,))
 
 
-def _orphaned(root: Path, workspace: Path) -> bool:
-    name = workspace.name
-    if workspace.parent != root / VARIANTS_FOLDER or name in available(root):
-        return False
-    # A sweep goes on in them, and experiments on finished runs begin with their models.
-    return not any(name.startswith(f"{path.stem}-") for path in root.glob(EXPERIMENTS))
+def _orphaned(root: Path) -> Iterator[tuple[Path, str]]:
+    """Workspaces of variants that nothing describes here, and why one stays all the same."""
+    here = [path.relative_to(root) for each in DESCRIPTIONS for path in root.glob(each)]
+    for path in workspaces(root):
+        if path.parent != root / VARIANTS_FOLDER or _describe(here, path.name):
+            continue
+        if (path / LABELS).exists():
+            yield path, f"it has a labelling store of its own, {LABELS}"
+        elif branch := _branch_that_describes(root, path.name):
+            yield path, f"the branch {branch} describes it"
+        else:
+            yield path, ""
+
+
+def _describe(files: Iterable[Path], variant: str) -> bool:
+    """Whether one of the files is the variant's, or that of an experiment with such a run.
+
+    A sweep goes on in those, and experiments on finished runs begin with their models.
+    """
+    return any(
+        variant.startswith(f"{file.stem}-") if file.match(EXPERIMENTS) else variant == file.stem
+        for file in files
+        if file.suffix == ".yaml"
+    )
+
+
+def _branch_that_describes(root: Path, variant: str) -> str:
+    """A branch whose params have the variant; none where it is but a run's that was ordered."""
+    with suppress(GitError):
+        for branch in git(root, "for-each-ref", "--format=%(refname:short)", "refs/heads").split():
+            if branch.startswith(branch_of("")):
+                continue
+            listed = git(
+                root, "ls-tree", "--name-only", f"refs/heads/{branch}", "--",
+                "params/", "experiments/params/",
+            )  # fmt: skip
+            if _describe(map(Path, listed.splitlines()), variant):
+                return branch
+    return ""
 
 
 def _size(path: Path) -> int:

@@ -11,11 +11,13 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from tasks.params.loading import flatten
 from tasks.running.snapshot import PARAMS, Snapshot, same
@@ -61,11 +63,10 @@ class FalseEntry:
 
         with modify_yaml(root / "dvc.lock") as lock:
             del lock["stages"][self.stage]
-        for path in cache_folder(root).parents[1].glob("runs/??/*/*"):
-            if same(YAML(typ="safe").load(path.read_text(encoding="utf-8")), self.entry):
-                path.unlink()
-                if not list(path.parent.iterdir()):  # DVC fails on an empty folder.
-                    path.parent.rmdir()
+        for path in list(_kept_runs(root, self.entry)):
+            path.unlink()
+            if not list(path.parent.iterdir()):  # DVC fails on an empty folder.
+                path.parent.rmdir()
         _record(root, self.stage).unlink()
         return "removed from dvc.lock and DVC's run cache; make repro runs it again"
 
@@ -160,10 +161,20 @@ def _judged(root: Path) -> Iterator[FalseEntry]:
         if note is None or entry is None or hashes(entry.get("outs")) != note["outs"]:
             continue
         judged = FalseEntry(stage, tuple(_differences(note, entry)), entry)
-        # One that differs and was there before is none that DVC has written since. One that agrees
-        # may be: a clone that makes the recorded bytes records them as they were.
-        if not judged.differences or _digest(entry) != note["entry_before"]:
+        # One that differs is DVC's of this run if it was not there before and DVC has kept the run:
+        # a pull may bring one since, whose newer code makes the same bytes. One that agrees may
+        # have been there: a clone that makes the recorded bytes records them as they were.
+        changed = _digest(entry) != note["entry_before"]
+        if not judged.differences or (changed and any(_kept_runs(root, entry))):
             yield judged
+
+
+def _kept_runs(root: Path, entry: Mapping[str, Any]) -> Iterator[Path]:
+    """The files of DVC's run cache with this entry; DVC writes one before it writes dvc.lock."""
+    for path in cache_folder(root).parents[1].glob("runs/??/*/*"):
+        with suppress(YAMLError, UnicodeDecodeError):  # DVC was killed as it wrote it.
+            if same(YAML(typ="safe").load(path.read_text(encoding="utf-8")), entry):
+                yield path
 
 
 def _differences(note: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterator[str]:

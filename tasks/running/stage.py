@@ -69,7 +69,8 @@ class Stage:
         )
         named = own_files(self.root, params, section_name)
         self.input_paths = [*fill_paths(inputs, params, round_key), *named]
-        self.inputs = input_hashes(self.root, self.input_paths)
+        there = {path: state.md5 for path, state in snapshot.files.items()}
+        self.inputs = input_hashes(self.root, self.input_paths, there)
         self.execution = current_execution(self.root)
         self.work = self.root / ".work" / self.name
         self._staging: Staging | None = None

@@ -68,6 +68,7 @@ class Ancestry:
 
         Raises:
             RecordError: no record says what the model was made from.
+            ContentError: the list of a folder's files is not on this machine.
         """
         if model not in self._parts:
             runs = list(self.runs(model))
@@ -123,6 +124,7 @@ class Ancestry:
 
         Raises:
             RecordError: no record says what the model was made from.
+            ContentError: the list of a folder's files is not on this machine.
         """
         first = self.records.writer(model.path, model.digest)
         if first is None:

@@ -14,7 +14,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from tasks.tracing.contents import ContentError, Contents
-from tasks.workspace.dvc_lockfile import DamagedLockError, hashes, parsed
+from tasks.workspace.dvc_lockfile import DamagedLockError, hashes, not_empty, parsed
+from tasks.workspace.files import outside_repository
 from tasks.workspace.git import GitError, git
 
 LOCK, PARAMS = "dvc.lock", "params.yaml"
@@ -49,7 +50,8 @@ class Records:
         self._revision = revision
         self.now = runs_of(root, revision)
         if not self.now:
-            raise RecordError(f"{root / LOCK}: nothing has run here yet")
+            nothing = f"{root / LOCK}: nothing has run here yet"
+            raise RecordError(outside_repository(root) or nothing)
         self._others: list[list[Ran]] | None = None
 
     def params(self) -> dict[str, Any]:
@@ -102,12 +104,16 @@ class Records:
 
         Raises:
             RecordError: a stage writes this path, but no record names these bytes.
+            ContentError: a record may name them by a folder whose list of files is not here.
         """
-        if (found := self._among(self.now, path, digest)) is not None:
+        unread: list[ContentError] = []
+        if (found := self._among(self.now, path, digest, unread)) is not None:
             return found
         for runs in self.others():
-            if (found := self._among(runs, path, digest)) is not None:
+            if (found := self._among(runs, path, digest, unread)) is not None:
                 return found
+        if unread:  # of the revision itself before those of other commits
+            raise unread[0]
         # Also of a round that there was once: to pass over it would lose what formed the model.
         known = (out for runs in (self.now, *self.others()) for ran in runs for out in ran.outs)
         if not any(_below(path, out) is not None for out in known):
@@ -136,7 +142,9 @@ class Records:
         except RecordError:
             return []
 
-    def _among(self, runs: list[Ran], path: str, digest: str) -> Ran | None:
+    def _among(
+        self, runs: list[Ran], path: str, digest: str, unread: list[ContentError]
+    ) -> Ran | None:
         for ran in runs:
             for out, found in ran.outs.items():
                 below = _below(path, out)
@@ -145,15 +153,13 @@ class Records:
                 if below == "":
                     if found == digest:
                         return ran
-                elif self._part(out, found, below) == digest:
-                    return ran
+                    continue
+                try:
+                    if self._contents.part(out, found, below) == digest:
+                        return ran
+                except ContentError as error:
+                    unread.append(error)
         return None
-
-    def _part(self, out: str, digest: str, below: str) -> str | None:
-        try:
-            return self._contents.part(out, digest, below)
-        except ContentError:
-            return None
 
 
 def runs_of(root: Path, revision: str | None) -> list[Ran]:
@@ -162,14 +168,23 @@ def runs_of(root: Path, revision: str | None) -> list[Ran]:
     Raises:
         RecordError: there is no such revision, or the file is damaged.
     """
-    return _runs(_text(root, revision), LOCK if revision is None else f"{revision}:{LOCK}")
+    text, where = _text(root, revision), LOCK if revision is None else f"{revision}:{LOCK}"
+    if revision is None and (root / LOCK).exists():
+        try:
+            not_empty(text)
+        except DamagedLockError as error:
+            raise RecordError(f"{where}: {error}") from None
+    return _runs(text, where)
 
 
-def recorded_in(root: Path, commits: str) -> list[str]:
-    """The commits of a revision, or of `--all` branches and tags, that change dvc.lock."""
+def recorded_in(root: Path, *commits: str) -> list[str]:
+    """The commits of a revision, or of `--all` branches and tags, that change dvc.lock.
+
+    `commits` are what `git log` calls a revision range. `--all` has what `git stash` holds, too.
+    """
     try:
         # Else git leaves out what was run on a branch whose dvc.lock a merge did not take.
-        listed = git(root, "log", "--full-history", "--format=%H", commits, "--", LOCK)
+        listed = git(root, "log", "--full-history", "--format=%H", *commits, "--", LOCK)
     except GitError:
         return []
     return listed.split()

@@ -151,7 +151,12 @@ class ServedPolicy:
             ids, attention_mask=torch.ones_like(ids), **sampling.for_generate(room)
         )[0, len(prompt_ids) :].tolist()
         return Response(
-            text=cast(str, self._tokenizer.decode(generated, skip_special_tokens=True)),
+            text=cast(
+                str,
+                self._tokenizer.decode(
+                    generated, skip_special_tokens=True, clean_up_tokenization_spaces=False
+                ),
+            ),
             prompt_tokens=len(prompt_ids),
             tokens=len(generated),
             ended=generated[-1] in self._stops,

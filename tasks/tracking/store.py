@@ -76,7 +76,10 @@ def connect(uri: str) -> Store:
     Raises:
         MlflowException: the store does not respond, or the file is damaged.
     """
-    return _connect(uri, os.environ.get("MLFLOW_EXPERIMENT_NAME") or DEFAULT_EXPERIMENT)
+    store = _connect(uri, os.environ.get("MLFLOW_EXPERIMENT_NAME") or DEFAULT_EXPERIMENT)
+    # Its registry looks for models in whichever store was named last, not in its client's.
+    mlflow.set_tracking_uri(uri)
+    return store
 
 
 @functools.lru_cache(maxsize=4)
@@ -87,7 +90,6 @@ def _connect(uri: str, name: str) -> Store:
             _take_artifacts_along(uri, name)
         except sqlite3.Error as error:  # As MLflow says it where it finds that first.
             raise MlflowException(f"{uri.removeprefix('sqlite:///')}: {error}") from None
-        mlflow.set_tracking_uri(uri)
         client = MlflowClient(uri)
         return Store(client, _experiment(client, name, _artifact_location(uri)))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.own_data.preflight import check_inputs
-from tasks.params.editing import edit_params
+from tasks.params.editing import edit_params, lost_parameters
 from tasks.params.loading import ParamsError, flatten, load_params, read_yaml
 from tasks.params.presets import available_presets, take_preset
 from tasks.workspace.dvc_definition import stage_names
@@ -49,6 +49,8 @@ def choose(root: Path, workspace: Path, choices: Choices) -> None:
     try:
         preset = None if choices.recipe is None else _take_variant(workspace, choices.recipe)
         edit_params(path, _annotators(path, choices.people), rounds=choices.rounds)
+        if lost := list(lost_parameters(read_yaml(path), choices.values)):
+            raise ParamsError("\n".join(lost))
         edit_params(path, choices.values)
         link_own_files(root, workspace)
         if preset is not None:

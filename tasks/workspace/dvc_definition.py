@@ -79,6 +79,17 @@ def stage_names(root: Path, rounds: Iterable[str]) -> list[str]:
     ]
 
 
+def round_outputs(root: Path) -> list[str]:
+    """The outputs of stages that each round has, with `${key}` for the round's; none if unknown."""
+    try:
+        stages = YAML(typ="safe").load((root / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+        entries = [entry.get("do") or {} for entry in stages.values()]
+        found = [out for entry in entries for out in entry.get("outs") or []]
+    except (YAMLError, OSError, KeyError, TypeError, AttributeError):
+        return []  # DVC says what is wrong with the file.
+    return [out for out in found if isinstance(out, str) and "${key}" in out]
+
+
 def deps_of_parent(root: Path) -> set[str] | None:
     """The dependencies that the DVC which started this process has read, and will record.
 

@@ -14,6 +14,10 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 SETTLED_NS = 1_000_000_000
 """DVC writes the file in place, in less than this."""
+EMPTY = (
+    "empty, as a loss of power or a kill may leave it; take that of the commit "
+    "(git checkout HEAD -- dvc.lock)"
+)
 CONFLICT = "is it a merge conflict? Then take one side whole (docs/how-to/upgrade.md)"
 
 _HEADS = ("schema: '2.0'\nstages:\n", 'schema: "2.0"\nstages:\n')
@@ -47,11 +51,22 @@ def read_entries(root: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
     try:
-        return parsed(path.read_text(encoding="utf-8"))
+        return parsed(not_empty(path.read_text(encoding="utf-8")))
     except DamagedLockError as error:
         raise DamagedLockError(f"{path}: {error}") from None
     except UnicodeDecodeError as error:
         raise DamagedLockError(f"{path}: not UTF-8 (byte {error.start})") from None
+
+
+def not_empty(text: str) -> str:
+    """The text of a dvc.lock that is there.
+
+    Raises:
+        DamagedLockError: there is nothing in it, which DVC refuses, and never writes.
+    """
+    if not text.strip():
+        raise DamagedLockError(EMPTY)
+    return text
 
 
 @functools.lru_cache(maxsize=1)

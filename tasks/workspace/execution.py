@@ -64,12 +64,15 @@ def save_execution(root: Path, execution: Execution) -> None:
 
 
 def is_of_last_execution(root: Path) -> bool:
-    """Whether `dvc.lock` is as the last execution left it: no checkout or pull has brought another.
+    """Whether `dvc.lock` is as the last execution left it, which came to its end.
 
-    Taken to be where nobody noted how that execution left it.
+    A checkout or pull may have brought another. Where an earlier version did not note how the
+    execution left it, it is taken to be the same.
     """
     last = last_execution(root)
-    return last is not None and last.lock in ("", lock_digest(root))
+    if last is None or last.unfinished:  # One that was killed as its last stage had ended.
+        return False
+    return last.lock in ("", lock_digest(root))
 
 
 def lock_digest(root: Path) -> str:

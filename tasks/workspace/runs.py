@@ -124,6 +124,14 @@ def is_known(root: Path, name: str) -> bool:
     return bool(worktree_git(root, "branch", "--list", branch_of(name)))
 
 
+def started_from(root: Path, name: str) -> str:
+    """The commit that a known run started from: the one before the first of its own."""
+    branch = f"refs/heads/{branch_of(name)}"
+    listed = worktree_git(root, "log", "--first-parent", "--format=%H %s", branch).splitlines()
+    own = [place for place, line in enumerate(listed) if line.endswith(f" of the run {name}")]
+    return listed[own[-1] + 1 if own else 0].partition(" ")[0]
+
+
 def commit_of(root: Path, revision: str) -> str:
     """The id of the commit that a branch, tag or commit of this repository is now.
 

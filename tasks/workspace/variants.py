@@ -7,6 +7,7 @@ own `.work`, outputs and `dvc.lock` between calls. What was withdrawn in either 
 """
 
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -137,7 +138,16 @@ def _snapshot(root: Path) -> str:
     worktree_git(
         root, "status", "--porcelain"
     )  # A file that was only touched would fail `stash create`.
-    return worktree_git(root, "stash", "create") or head
+    noted = worktree_git(root, "diff", "--name-only", "--diff-filter=A", "-z").split("\0")
+    if not (noted := [path for path in noted if path]):
+        return worktree_git(root, "stash", "create") or head
+    with tempfile.TemporaryDirectory() as folder:
+        # What `git add -N` has noted git cannot stash, so it is added in an index beside its own.
+        index = Path(folder) / "index"
+        shutil.copyfile(root / worktree_git(root, "rev-parse", "--git-path", "index"), index)
+        beside = {"GIT_INDEX_FILE": str(index)}
+        worktree_git(root, "add", "--", *noted, variables=beside)
+        return worktree_git(root, "stash", "create", variables=beside)
 
 
 @contextmanager

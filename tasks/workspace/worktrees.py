@@ -156,7 +156,8 @@ def share_cache(root: Path, workspace: Path) -> None:
     _set(local, "cache", "dir", quoted(str(cache_folder(root).parents[1].resolve())))
     for name in dict.fromkeys([*shared.sections(), *local.sections()]):
         url = unquoted(local.get(name, "url", fallback=shared.get(name, "url", fallback="")))
-        if url and "://" not in url and not Path(url).is_absolute():
+        # As DVC takes it: `~` is somebody's home.
+        if url and "://" not in url and not Path(os.path.expanduser(url)).is_absolute():  # noqa: PTH111
             _set(local, name, "url", quoted(str((root / ".dvc" / url).resolve())))
     target = workspace / ".dvc" / "config.local"
     target.parent.mkdir(exist_ok=True)

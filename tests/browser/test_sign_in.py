@@ -41,7 +41,7 @@ class Evil(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def other_site() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Evil) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 

@@ -157,3 +157,24 @@ def test_a_lead_pauses_and_resumes_and_says_how_many_are_to_judge_a_pair(
     browser.find_element("css selector", "#publish button").click()
     wait_for(browser, lambda b: "12 pairs added" in by_id(b, "done").text)
     assert rows(site, "SELECT overlap FROM rounds") == [(3,)]
+
+
+def test_keys_work_where_a_keyboard_has_other_letters(
+    browser: Any, site: Any, pair_of: Any
+) -> None:
+    site.publish(twelve(pair_of))
+    sign_in(browser, site)
+    strike = "document.body.dispatchEvent(new KeyboardEvent('keydown', arguments[0]));"
+    for key, code in (
+        ("\u0435", "KeyT"),  # Russian
+        ("\u0644\u0627", "KeyB"),  # One key of an Arabic keyboard writes two letters.
+        ("t", "KeyK"),  # Dvorak: the letter counts, not its place.
+        ("#", "Digit3"),  # No 3: with Shift.
+        ("\u03c2", "KeyW"),  # Nothing has this place.
+        ("\u03b2", "KeyB"),  # Greek
+    ):
+        wait_for(browser, ready)
+        told = {"key": key, "code": code, "bubbles": True, "shiftKey": key == "#"}
+        browser.execute_script(strike, told)
+    wait_for(browser, lambda _: len(site.labels()) == 4)
+    assert [row[1] for row in site.labels()] == ["tie", "both_bad", "tie", "both_bad"]

@@ -144,7 +144,7 @@ def test_the_key_goes_to_the_server_and_not_to_where_it_sends_us(
 
     keys: set[str | None] = set()
     elsewhere = HTTPServer(("127.0.0.1", 0), Elsewhere)
-    threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
+    threading.Thread(target=elsewhere.serve_forever, args=(0.01,), daemon=True).start()
     monkeypatch.setenv("RLHF_GENERATION_KEY", "sk-canary-9\n")
     # What is on this machine needs no proxy.
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")

@@ -184,11 +184,16 @@ def test_the_temperature_is_that_of_ppo_where_params_have_one(
 
 
 def test_options_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str]):
-    for option, value in (("--temperature", "-1"), ("--max-new-tokens", "0")):
+    for option, value, number in (
+        ("--temperature", "-1", "a number, 0"),
+        ("--temperature", "inf", "a number, 0"),
+        ("--max-new-tokens", "0", "a whole number, 1"),
+        ("--max-new-tokens", "1.5", "a whole number, 1"),
+    ):
         with pytest.raises(SystemExit) as end:
             chat.main([option, value])
         assert end.value.code == 2
-        assert "or more, found" in capsys.readouterr().err
+        assert f"expected {number} or more, found {value}\n" in capsys.readouterr().err
 
 
 class Terminal:

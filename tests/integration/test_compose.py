@@ -200,6 +200,32 @@ def test_the_worker_and_the_page_have_the_password_that_the_server_makes():
     assert not re.search(r"AUTH_STRING[:=] *['\"]?[A-Za-z0-9]", TEXT), "a password in the file"
 
 
+@pytest.mark.parametrize("worker", ["worker", "worker-gpu"])
+def test_what_people_are_told_links_the_pages_that_they_can_open(tmp_path: Path, worker: str):
+    """The names of services mean something in the containers only."""
+    says = (
+        "from prefect.settings import PREFECT_UI_URL; from pathlib import Path; "
+        "from tasks.tracking.links import mlflow_ui; "
+        "print(PREFECT_UI_URL.value(), mlflow_ui(Path()))"
+    )
+    given = {
+        name: in_environment(worker, name)
+        for name in SERVICES[worker]["environment"]
+        if name.startswith(("PREFECT_", "MLFLOW_", "RLHF_MLFLOW_"))
+    }
+    given = {**environment(tmp_path), "PREFECT_HOME": str(tmp_path), **given}
+    done = subprocess.run(
+        [sys.executable, "-c", says],
+        cwd=ROOT,
+        env=given,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    published = [SERVICES[name]["ports"][0].rpartition(":")[0] for name in ("prefect", "mlflow")]
+    assert done.stdout.split() == [f"http://{address}" for address in published]
+
+
 def test_a_backup_sees_everything_that_is_not_made_anew():
     """Prefect's password and the proxy's certificates are; the databases are dumped."""
     seen = {mount.split(":")[0] for mount in SERVICES["backup"]["volumes"]}

@@ -34,6 +34,8 @@ from flows.rlhf import rlhf
 from tasks.workspace.driver_lock import LOCK_FILE, Driver, sole_use
 from tests.integration.flow_world import ROOT, ask, workspace_fixture  # noqa: F401
 
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("prefect")]
+
 
 @pytest.fixture(scope="module")
 def prefect() -> Iterator[None]:
@@ -72,8 +74,6 @@ def artifact(key: str) -> Any:
     return found["data"]
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("prefect")
 def test_the_flow_runs_all_of_dvc_yaml_and_retries_what_was_killed(workspace: Path):
     ask(workspace, reward_r1={"killed": 1})
 
@@ -96,8 +96,6 @@ def test_the_flow_runs_all_of_dvc_yaml_and_retries_what_was_killed(workspace: Pa
     assert names(again) == {stage.name: "Unchanged" for stage in plan(workspace)}
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("prefect")
 def test_a_flow_without_work_asks_dvc_for_no_single_stage(
     workspace: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -111,8 +109,6 @@ def test_a_flow_without_work_asks_dvc_for_no_single_stage(
     assert not [line for line in said if "didn't change, skipping" in line]
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("prefect")
 def test_what_follows_a_stale_stage_is_asked_again_and_may_be_unchanged(workspace: Path):
     ask(workspace, sft={"execution": "the same bytes"})
     flow(workspace)
@@ -126,8 +122,6 @@ def test_what_follows_a_stale_stage_is_asked_again_and_may_be_unchanged(workspac
     }  # fmt: skip
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("prefect")
 def test_what_changes_while_the_flow_runs_is_named_and_it_is_not_up_to_date(workspace: Path):
     ask(workspace, evaluate_r1={"changes": ["input.txt", "two"]})
 
@@ -142,8 +136,6 @@ def test_what_changes_while_the_flow_runs_is_named_and_it_is_not_up_to_date(work
     assert flow(workspace).message == "All 3 stages are up to date."
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("prefect")
 def test_an_entry_that_dvc_recorded_falsely_is_named_and_it_is_not_up_to_date(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -166,8 +158,6 @@ def test_an_entry_that_dvc_recorded_falsely_is_named_and_it_is_not_up_to_date(
         assert "`make doctor FIX=1` removes the entry" in str(state.message)
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("prefect")
 def test_a_flow_that_waits_says_besides_what_became_stale(workspace: Path):
     waits = {"status": "waiting", "code": 5, "message": "for labels"}
     ask(workspace, reward_r1={"changes": ["input.txt", "two"], **waits})
@@ -181,8 +171,6 @@ def test_a_flow_that_waits_says_besides_what_became_stale(workspace: Path):
     )
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("prefect")
 def test_a_run_is_named_by_what_it_differs_in(workspace: Path):
     params = workspace / "params.yaml"
     params.write_text(re.sub("kl_coef: .*", "kl_coef: 0.31", params.read_text()))
@@ -196,14 +184,13 @@ def test_a_run_is_named_by_what_it_differs_in(workspace: Path):
     assert name.split(", ")[-1] == "1 round", "there is no commit here"
 
 
-@pytest.mark.usefixtures("prefect")
 @pytest.mark.parametrize(
     ("status", "code", "completed", "name"),
     [
         ("waiting", 5, True, "Waiting"),
-        pytest.param("blocked", 4, False, "Blocked", marks=pytest.mark.long),
-        pytest.param("stopped", 3, False, "Stopped", marks=pytest.mark.long),
-        pytest.param("bad_input", 2, False, "BadInput", marks=pytest.mark.long),
+        ("blocked", 4, False, "Blocked"),
+        ("stopped", 3, False, "Stopped"),
+        ("bad_input", 2, False, "BadInput"),
     ],
 )
 def test_the_flow_ends_where_a_stage_does_not_go_through_and_says_why(
@@ -219,8 +206,6 @@ def test_the_flow_ends_where_a_stage_does_not_go_through_and_says_why(
     assert task_runs(state)["reward@r1"].run_count == 1, "tried again, which cannot help"
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("prefect")
 def test_who_is_waited_for_gets_a_page_with_a_link(workspace: Path):
     message = "round r1 waits for 137 of 200 judgments; label at http://127.0.0.1:8765 (`make`)"
     ask(workspace, reward_r1={"status": "waiting", "code": 5, "message": message})
@@ -230,7 +215,6 @@ def test_who_is_waited_for_gets_a_page_with_a_link(workspace: Path):
     assert "[http://127.0.0.1:8765](http://127.0.0.1:8765) (`make`)" in artifact("waiting")
 
 
-@pytest.mark.usefixtures("prefect")
 def test_a_person_is_asked_about_each_policy_once_where_the_deployment_is_served(workspace: Path):
     lock = "schema: '2.0'\nstages:\n  ppo@r1:\n    outs:\n    - path: models/rounds/r1/policy\n"
     (workspace / "dvc.lock").write_text(f"{lock}      md5: 0a1b.dir\n")
@@ -254,7 +238,6 @@ def asked() -> list[dict[str, Any]]:
     return [run.parameters for run in found]
 
 
-@pytest.mark.usefixtures("prefect")
 def test_a_crash_is_tried_twice_and_no_more(workspace: Path):
     ask(workspace, sft={"killed": 9})
     state = flow(workspace)
@@ -262,7 +245,6 @@ def test_a_crash_is_tried_twice_and_no_more(workspace: Path):
     assert (workspace / "tried-sft").read_text() == "xx"
 
 
-@pytest.mark.usefixtures("prefect")
 def test_wrong_params_fail_the_flow_before_any_stage(workspace: Path):
     params = workspace / "params.yaml"
     params.write_text(params.read_text().replace("kl_coef", "kl_coeff"))
@@ -272,7 +254,6 @@ def test_wrong_params_fail_the_flow_before_any_stage(workspace: Path):
     assert task_runs(state) == {}
 
 
-@pytest.mark.usefixtures("prefect")
 def test_a_damaged_outcome_fails_the_flow_before_any_stage(workspace: Path):
     damaged = workspace / ".work/sft/outcome.json"
     damaged.parent.mkdir(parents=True, exist_ok=True)
@@ -283,7 +264,6 @@ def test_a_damaged_outcome_fails_the_flow_before_any_stage(workspace: Path):
     assert task_runs(state) == {}
 
 
-@pytest.mark.usefixtures("prefect")
 def test_a_second_flow_in_the_same_workspace_is_refused(workspace: Path):
     with sole_use(workspace, Driver(name="make repro")):
         state = flow(workspace)
@@ -291,8 +271,6 @@ def test_a_second_flow_in_the_same_workspace_is_refused(workspace: Path):
     assert "make repro works here since 20" in str(state.message)
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("prefect")
 def test_a_run_that_died_without_a_word_is_reported_by_the_next(workspace: Path):
     died = flow(workspace).state_details.flow_run_id
     assert died is not None
@@ -308,8 +286,6 @@ def test_a_run_that_died_without_a_word_is_reported_by_the_next(workspace: Path)
     assert state.is_crashed()
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("prefect")
 def test_mlflow_runs_are_linked_where_mlflow_has_a_page(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -322,8 +298,6 @@ def test_mlflow_runs_are_linked_where_mlflow_has_a_page(
     assert f"](http://127.0.0.1:5000/#/runs/{runs['reward@r1']}) |" in artifact("mlflow-runs")
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("prefect")
 def test_stages_on_the_accelerator_find_one_fork_server(workspace: Path):
     for name in ("tasks/__init__.py", "tasks/running/__init__.py", "tasks/running/fork_server.py"):
         (workspace / name).parent.mkdir(exist_ok=True)

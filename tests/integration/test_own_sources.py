@@ -77,6 +77,7 @@ def test_a_mix_of_sources_is_read_weighed_and_split_by_prompt(place: Place):
         ({"path": "own/none.jsonl"}, "own/none.jsonl: no such file or folder"),
         ({"path": "own/tracked"}, "own/tracked: not present; run `dvc pull own/tracked`"),
         ({"path": "own/x.jsonl", "revision": "0" * 7}, "own/x.jsonl: sha256 is "),
+        ({"path": "own/layout", "revision": "0" * 7}, "own/layout: a folder cannot be pinned"),
         ({"path": "own/bad.jsonl"}, 'own/bad.jsonl:2: field "chosen": missing'),
         ({"path": "own/x.jsonl", "wieght": 2}, "prepare.sources.0.wieght: unknown key"),
         ({"path": "own/x.jsonl", "weight": 0}, "weight is 0.0, expected above 0"),
@@ -90,6 +91,8 @@ def test_a_source_that_cannot_be_used_is_named_and_nothing_is_written(
         place.root / "own/bad.jsonl", [source_rows("w1", 1)[0], {"prompt": "p", "rejected": "b"}]
     )
     (place.root / "own/tracked.dvc").write_text("outs:\n")
+    (place.root / "own/layout/data").mkdir(parents=True)
+    write_rows(place.root / "own/layout/data/train.jsonl", source_rows("w1", 3))
     place.values["prepare"]["sources"] = [source]
 
     code, err = place.run("prepare")

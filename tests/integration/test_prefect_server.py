@@ -1,5 +1,6 @@
 """The Prefect server as `make ui` starts it: schedules fire, and its services stay alive."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -11,19 +12,21 @@ from prefect import flow, task
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.client.schemas.objects import ConcurrencyOptions, State
+from prefect.client.schemas.objects import ConcurrencyOptions, State, StateType
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import AwaitingRetry, Crashed, Late, Pending, Running, Scheduled
 
-from flows import automations, servers, silent
+from flows import automations, promotion, runs, servers, silent
 from flows.complaints import Complaints
 from flows.crashed import report_crash
 from flows.environment import environment
-from flows.runner import deployments
+from flows.runner import Worker, deployments
 from flows.runs import TRIGGER
 from flows.serve import WAITING_SECONDS, waiting_runs
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
 BRISK = {
@@ -112,7 +115,6 @@ def test_ordered_runs_that_nobody_takes_are_counted(server: servers.Server):
     assert waiting_runs(server.url, "wrong") is None
 
 
-@pytest.mark.long
 def test_a_schedule_fires_and_no_service_of_the_server_fails(server: servers.Server):
     schedule = IntervalSchedule(interval=timedelta(seconds=5))
     with client_of(server) as client:
@@ -153,7 +155,6 @@ def test_no_task_of_a_dead_run_stays_running(
         assert client.read_flow_run(run.id).state_name == afterwards
 
 
-@pytest.mark.long
 def test_a_run_that_a_worker_has_taken_up_and_that_never_starts_has_crashed(server: servers.Server):
     ours = flow(name="rlhf")(lambda: None)
     with client_of(server) as client:
@@ -273,3 +274,45 @@ def test_what_people_made_of_a_deployment_outlives_a_restart_of_the_runner(serve
         assert known(promote) == fresh
         (labelled,) = client.read_automations_by_name(TRIGGER)
         assert not labelled.enabled
+
+
+AT_WORK = """
+import time
+from pathlib import Path
+
+from prefect import flow
+
+HERE = Path(__file__).parent
+
+
+@flow
+def training() -> None:
+    (HERE / "started").touch()
+    end = time.monotonic() + {patience}
+    while not (HERE / "decided").exists():
+        assert time.monotonic() < end, "nothing was decided while this run was at work"
+        time.sleep(0.1)
+
+
+@flow
+def decision() -> None:
+    (HERE / "decided").touch()
+"""
+
+
+def test_a_decision_does_not_wait_for_a_run_that_trains(server: servers.Server, tmp_path: Path):
+    (tmp_path / "at_work.py").write_text(AT_WORK.format(patience=60))
+    with client_of(server) as client:
+        worker = Worker(name="full", limit=1)
+        ordered = []
+        for name, minutes in ((runs.NAME, 3), (runs.NAME, 2), (promotion.NAME, 1)):
+            what = "decision" if name == promotion.NAME else "training"
+            loaded = flow.from_source(str(tmp_path), f"at_work.py:{what}")
+            deployment = worker.add_deployment(loaded.to_deployment(name))
+            due = Scheduled(scheduled_time=datetime.now(tz=UTC) - timedelta(minutes=minutes))
+            ordered.append(client.create_flow_run_from_deployment(deployment, state=due).id)
+        asyncio.run(worker.start(run_once=True))
+        states = [client.read_flow_run(run).state_type for run in ordered]
+        for run in ordered:
+            client.delete_flow_run(run)
+    assert states == [StateType.COMPLETED, StateType.SCHEDULED, StateType.COMPLETED]

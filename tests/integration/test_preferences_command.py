@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from preferences.__main__ import main
 from preferences.checking import check_measured
@@ -22,8 +25,9 @@ ROOT = Path(__file__).parents[2]
 def test_a_good_file_passes_and_leaves_report_data_and_quarantine(tmp_path, capsys):
     rows = [*ROWS, {"prompt": "p", "chosen": "", "rejected": "b", "mood": "grim"}]
     path = write(tmp_path / "x.jsonl", rows)
-    out = tmp_path / "report"
+    out = tmp_path / "5$ ${each}"  # Great Expectations would look for variables of these names.
     assert main(["check", str(path), "--report", str(out)]) == 0
+    assert (out / "data_docs/index.html").exists()
     said = capsys.readouterr().out
     assert "format trl, 61 pairs" in said
     assert "columns not read: 'mood'" in said
@@ -47,18 +51,37 @@ def test_a_limit_of_no_tokens_is_refused(tmp_path, capsys, limit):
     assert expected in capsys.readouterr().err
 
 
-def test_heldout_prompts_may_have_the_layout_of_the_data(tmp_path, capsys):
-    rows = [{"q": row["prompt"], "yes": row["chosen"], "no": row["rejected"]} for row in ROWS]
-    path = write(tmp_path / "x.jsonl", rows)
-    layout = "prompt=q,chosen=yes,rejected=no"
-    assert main(["check", str(path), "--map", layout, "--against", str(path)]) == 1
-    assert "blocked: evaluation_leaks" in capsys.readouterr().out
-
-
-def test_a_leak_against_heldout_prompts_blocks_with_the_reason(tmp_path, capsys):
+def test_a_limit_of_tokens_that_nobody_counts_is_refused(tmp_path, capsys):
     path = write(tmp_path / "x.jsonl", ROWS)
-    assert main(["check", str(path), "--against", str(path)]) == 1
-    assert "blocked: evaluation_leaks: " in capsys.readouterr().out
+    assert main(["check", str(path), "--max-tokens", "5"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "--max-tokens: needs --tokenizer, which counts them\n")
+
+
+def test_tokens_are_counted_up_to_the_limit_that_was_given(tmp_path, capsys):
+    path = write(
+        tmp_path / "x.jsonl", [*ROWS, {"prompt": "p", "chosen": "a " * 12, "rejected": "d"}]
+    )
+    words = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
+    words.pre_tokenizer = Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+
+    def too_long(*limit: str) -> list[str]:
+        main(["check", str(path), "--tokenizer", str(tmp_path), *limit])
+        lines = capsys.readouterr().out.splitlines()
+        return [line.split()[-1] for line in lines if line.split()[0] == "token_limit"]
+
+    assert (too_long(), too_long("--max-tokens", "10")) == (["0"], ["1"])
+
+
+def test_a_report_among_the_files_of_a_folder_is_refused_before_it_is_one_of_them(tmp_path, capsys):
+    data = tmp_path / "data"
+    data.mkdir()
+    write(data / "x.jsonl", ROWS)
+    assert main(["check", str(data), "--report", str(data / "report")]) == 2
+    problem = f"lies in {data}, which is read; choose another folder"
+    assert capsys.readouterr().err == f"{data / 'report'}: {problem}\n"
+    assert [path.name for path in data.iterdir()] == ["x.jsonl"]
 
 
 def test_votes_are_settled_and_their_agreement_shown(tmp_path, capsys):
@@ -168,15 +191,6 @@ def test_a_report_takes_the_place_of_a_link_and_not_of_what_it_leads_to(tmp_path
 
 
 @pytest.mark.long
-def test_heldout_prompts_of_rows_with_and_without_a_prompt_are_read(tmp_path, capsys):
-    path = write(tmp_path / "x.jsonl", ROWS)
-    implicit = {"chosen": "Q: hi A", "rejected": "Q: hi B"}
-    against = write(tmp_path / "held.jsonl", [*ROWS, implicit])
-    assert main(["check", str(path), "--against", str(against)]) == 1
-    assert "blocked: evaluation_leaks: " in capsys.readouterr().out
-
-
-@pytest.mark.long
 def test_a_check_that_ends_early_leaves_the_report_before_it_as_it_was(tmp_path, monkeypatch):
     out, path = tmp_path / "out", write(tmp_path / "x.jsonl", ROWS)
     assert main(["check", str(path), "--report", str(out)]) == 0
@@ -198,36 +212,6 @@ def test_a_report_that_cannot_be_written_is_said_before_the_work(wrong, tmp_path
     report = path if wrong == "file" else path / "report"
     assert main(["check", str(write(tmp_path / "y.jsonl", ROWS)), "--report", str(report)]) == 2
     assert str(report) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        pytest.param(lambda text: {"prompt": text}, marks=pytest.mark.long),
-        pytest.param(
-            lambda text: {"prompt": [{"role": "user", "content": text}]}, marks=pytest.mark.long
-        ),
-        pytest.param(
-            lambda text: {"prompt": text, "completion": "alone", "label": True},
-            marks=pytest.mark.long,
-        ),
-        lambda text: {
-            "prompt": [{"role": "user", "content": text}],
-            "chosen": "a",
-            "rejected": "b",
-        },
-        lambda text: {
-            "chosen": f"\n\nHuman: {text}\n\nAssistant: one",
-            "rejected": f"\n\nHuman: {text}\n\nAssistant: two",
-        },
-    ],
-    ids=["prompts", "messages", "without opponent", "pairs of messages", "transcripts"],
-)
-def test_a_leak_is_found_whatever_form_the_heldout_prompts_have(form, tmp_path, capsys):
-    path = write(tmp_path / "x.jsonl", ROWS)
-    against = write(tmp_path / "held.jsonl", [form(row["prompt"]) for row in ROWS])
-    assert main(["check", str(path), "--against", str(against)]) == 1
-    assert "blocked: evaluation_leaks: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("votes", "ties"), [(["tie"], 1), (["skip"], 0)])

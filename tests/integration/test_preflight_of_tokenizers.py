@@ -73,6 +73,36 @@ def test_a_tokenizer_that_would_know_no_word_is_refused(place: Place):
     assert f"turns {PROBE!r} into ''; name the class" in found
 
 
+@pytest.mark.parametrize("kind", ["llama", "mistral", "falcon", "qwen2"])
+def test_a_base_model_without_a_tokenizer_is_said_to_have_none(place: Place, kind: str):
+    """As `model.save_pretrained` alone leaves it; the error ended with a colon and nothing more."""
+    write_chat_model(place.root / "model")
+    be_called(place.root / "model", kind)
+    for path in (place.root / "model").glob("*token*"):
+        path.unlink()
+    place.values["base"]["model"] = "model"
+
+    (found,) = place.preflight()
+
+    assert found.startswith("base.model: ")
+    assert "model: holds no tokenizer (none of tekken.json, tokenizer.json, " in found
+
+
+def test_a_file_of_sentencepiece_alone_is_not_taken_for_one_of_tiktoken(place: Place):
+    """A folder from before tokenizer.json. Here nothing reads it, and `tiktoken` would not."""
+    write_chat_model(place.root / "model")
+    for path in (place.root / "model").glob("*token*"):
+        path.unlink()
+    # A model of SentencePiece with one piece: <unk>, of type 2.
+    (place.root / "model/tokenizer.model").write_bytes(b"\x0a\x09\x0a\x05<unk>\x18\x02")
+    place.values["base"]["model"] = "model"
+
+    (found,) = place.preflight()
+
+    assert "model: its tokenizer is tokenizer.model alone" in found
+    assert "tiktoken" not in found
+
+
 def test_where_the_folder_names_the_class_of_its_file_that_is_taken(place: Place):
     write_chat_model(place.root / "model")
     place.values["base"]["model"] = "model"

@@ -13,11 +13,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from data.support_desk.requests import parse_request
+from preferences.withdrawals import tombstone
 from tasks.prepare import run
 from tasks.running.runner import run_stage
 from tests.stage_world import ROOT, make_tiny
 
-Prepare = Callable[[dict[str, Any]], Path]
+Prepare = Callable[..., Path]
 
 
 def place(parent: Path, changes: dict[str, Any]) -> Path:
@@ -33,11 +34,17 @@ def place(parent: Path, changes: dict[str, Any]) -> Path:
 
 @pytest.fixture
 def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepare:
-    """Runs the stage in a folder of its own, with changes to its section; returns what it made."""
+    """Runs the stage in a folder of its own; returns what it made.
+
+    With changes to its section, and without annotators that are `gone`.
+    """
     monkeypatch.setenv("RLHF_SHIPPER", "driver")
 
-    def prepared(changes: dict[str, Any]) -> Path:
+    def prepared(changes: dict[str, Any], gone: tuple[str, ...] = ()) -> Path:
         root = place(tmp_path, changes)
+        (root / "data/withdrawn").mkdir(parents=True)
+        lines = [tombstone("annotator", name, "5a" * 16).line() for name in gone]
+        (root / "data/withdrawn/judgments.jsonl").write_text("".join(lines))
         monkeypatch.chdir(root)
         assert run_stage("prepare", run, arguments=[]) == 0
         return root / "data/prepared"
@@ -107,6 +114,35 @@ def test_own_preferences_keep_their_own_columns_and_all_digits(prepare: Prepare,
     written = (prepare({"files": files}) / "preferences/train.jsonl").read_text(encoding="utf-8")
 
     assert [json.loads(line) for line in written.splitlines()] == rows
+
+
+def test_votes_of_who_has_withdrawn_count_in_no_source(prepare: Prepare, tmp_path: Path):
+    """Also in a copy of the file that `tasks.forget` has never seen."""
+    pair = {"response_a": "a", "response_b": "b"}
+    rows = [
+        {**pair, "prompt": "both", "votes": ["a", "b", "b"], "workers": ["ana", "bo", "cy"]},
+        {**pair, "prompt": "hers", "votes": ["a"], "workers": ["ana"]},
+        {**pair, "prompt": "his", "votes": ["b"], "workers": ["bo"]},
+        {**pair, "prompt": "even", "votes": ["a", "b"], "workers": ["ana", "bo"]},
+    ]
+    (tmp_path / "own").mkdir()
+    votes = tmp_path / "own/votes.jsonl"
+    votes.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def preferred(folder: Path) -> dict[str, tuple[str, float]]:
+        sides = [folder / f"preferences/{split}.jsonl" for split in ("train", "heldout")]
+        found = [json.loads(line) for side in sides for line in side.read_text().splitlines()]
+        mine = [row for row in found if row["prompt"] in ("both", "hers", "his", "even")]
+        return {row["prompt"]: (row["chosen"], row.get("label", 1.0)) for row in mine}
+
+    sources = {"sources": [{"path": str(votes)}]}
+    before = preferred(prepare(sources))
+    assert before["hers"] == ("a", 1.0)
+    assert before["even"][1] == 0.5
+
+    after = preferred(prepare(sources, gone=("ana",)))
+
+    assert after == {"both": ("b", 1.0), "his": ("b", 1.0), "even": ("b", 1.0)}
 
 
 def test_a_prompt_that_stands_there_repeatedly_is_one_prompt(

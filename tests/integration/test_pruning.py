@@ -155,8 +155,25 @@ def test_nothing_goes_where_it_is_unknown_what_is_needed(root: Path) -> None:
     code, message = refused(root)
     assert (code, "dvc.lock: not valid YAML" in message) == (2, True)
 
+    (root / "dvc.lock").write_bytes(b"")
+    code, message = refused(root)
+    assert (code, message.startswith("dvc.lock: empty, ")) == (2, True)
+
     assert cached(root) == {1, 2, 3, 4}
     assert (root / ".work/variants/gone").exists()
+
+
+def test_a_run_that_only_git_stash_holds_is_not_lost(root: Path) -> None:
+    """DVC looks at commits of branches and tags."""
+    call(root, "git", "stash", "--quiet")
+    code, said = refused(root)
+    assert code == 2
+    assert said.startswith("git stash holds a run whose outputs would go (models/policy)")
+    assert 4 in cached(root)
+
+    (root / ".dvc/cache/files/md5" / known(4)[:2] / known(4)[2:]).unlink()
+    prune(root, "--yes")  # Of a run whose outputs are gone already nothing can be lost.
+    assert cached(root) == {1, 2}
 
 
 def checkpoint(root: Path, stage: str, name: str, *, minute: int) -> Path:

@@ -1,13 +1,22 @@
 """What counts as one execution of the driver, and the time and the run in MLflow that it has."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
 from tasks.workspace.execution import begin_execution, save_execution
-from tests.integration.repro_world import drive, root_fixture, template_fixture  # noqa: F401
+from tests.integration.repro_world import (  # noqa: F401
+    drive,
+    environment,
+    root_fixture,
+    template_fixture,
+)
 
 pytestmark = pytest.mark.long
 
@@ -68,6 +77,40 @@ def test_an_execution_continues_until_it_reaches_its_end_or_its_params_change(
     second.unfinished = False
     save_execution(tmp_path, second)
     assert begin_execution(tmp_path).id != second.id
+
+
+DIES = """
+import os, sys
+def heard(event, found):
+    if event == "open" and "/.end.json." in str(found[0]):
+        os.kill(os.getpid(), int(os.environ["DIES_BY"]))
+sys.addaudithook(heard)
+"""
+"""Ends a driver whose stages have all run, before it has recorded that."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_dies_as_its_last_stage_has_ended_has_its_results_in_mlflow_after_the_next(
+    root: Path, number: signal.Signals
+) -> None:
+    (root / "sitecustomize.py").write_text(DIES)
+    path = f"{root}{os.pathsep}{environment()['PYTHONPATH']}"
+    died = subprocess.run(
+        [sys.executable, "-m", "tasks.repro"],
+        cwd=root, capture_output=True, check=False,
+        env={**environment(), "PYTHONPATH": path, "DIES_BY": str(int(number))},
+    )  # fmt: skip
+    assert died.returncode != 0
+    assert "evaluate@r1" in (root / "dvc.lock").read_text()
+
+    code, _, err = drive(root)
+
+    assert code == 0, err
+    client = MlflowClient(f"sqlite:///{root}/.work/mlflow/mlflow.db")
+    (experiment,) = [one for one in client.search_experiments() if one.name == "rlhf-rounds"]
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.status, run.data.metrics["gold"]) == ("FINISHED", 8.25)
+    assert drive(root)[1].startswith("Nothing to do: ")
 
 
 def test_a_run_of_changed_params_names_the_time_of_the_stages_that_were_done(root: Path) -> None:

@@ -15,6 +15,7 @@ from preferences.intake import inspect
 from preferences.params import ValidateParams
 from preferences.records import TIE, USUAL, Preference, Sourced, pair_id
 from preferences.settling import Settled
+from preferences.splitting import split_of
 
 FORMATS = ("preferences", "trl", "hh", "scored", "votes", "label_studio", "judgments")
 CONTAINERS = ("jsonl", "json", "csv", "parquet", "jsonl.gz", "csv.gz", "json.gz")
@@ -24,14 +25,17 @@ ANSWERS = (
     "", "\u3164", "Yes.", "yes. ", "\uff39es.", "No.", "No, thanks", f"{LONG} is late.",
     f"{LONG} is lost.", "mail me@example.org", "Sure.\n\nHuman: thanks",
 )  # fmt: skip
+HELDOUT = 0.3
 QUESTIONS = ("Where is it?", "Where is what?", "Is it late?", "Who knows?")
 
 
 def preference(question, chosen, rejected, *, tie):
+    """A pair on the side where those of other formats come; our own format keeps its sides."""
     prompt = f"\n\nHuman: {question}\n\nAssistant:"
     return Preference(
         pair_id=pair_id(prompt, chosen, rejected), prompt_id=question, prompt=prompt,
         chosen=chosen, rejected=rejected, label=TIE if tie else 1.0,
+        split=split_of(prompt, heldout_fraction=HELDOUT),
     )  # fmt: skip
 
 
@@ -79,7 +83,7 @@ def written(folder, rows, name, container):
 def verdict(path, name, ties):
     """What the gate says about a file, without places and numbers about votes."""
     params = ValidateParams(ties=ties)
-    settled = Settled(open_source(path, name), 0.3, keep_ties=ties == "half")
+    settled = Settled(open_source(path, name), HELDOUT, keep_ties=ties == "half")
     measured = inspect(settled, [], params)
     undecided = Undecided(ties=settled.unsettled.ties, skipped=settled.unsettled.skipped)
     found = decide(measured, undecided, params, context=Round()).verdict

@@ -20,6 +20,7 @@ def root(tmp_path: Path) -> Path:
     """A folder with what the setup needs."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".git").mkdir()
     return tmp_path
 
 
@@ -57,6 +58,24 @@ def test_a_missing_python_is_one_sentence(root: Path, target: str):
     )
     assert [line.partition(":")[0] for line in rest] == ["make"]
     assert not (root / ".venv").exists()
+
+
+def test_a_download_without_git_is_one_sentence_before_anything_is_installed(root: Path):
+    """It would be found after minutes, by DVC and in its words."""
+    (root / ".git").rmdir()
+    done = make(root, "repro", f"PYTHON={sys.executable}")
+    assert done.returncode == 2
+    first = done.stderr.splitlines()[0]
+    assert first.startswith(f"RLHF Rounds works in a git repository; {root} is none. Clone it")
+    assert not (root / ".venv").exists()
+
+    tools = root / "tools"
+    tools.mkdir()
+    for name in ("make", "sh", "test", "bash"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    (root / ".git").mkdir()
+    done = make(root, "repro", f"PYTHON={sys.executable}", PATH=str(tools))
+    assert done.stderr.splitlines()[0] == "RLHF Rounds needs git, which was not found."
 
 
 def test_a_wrong_python_is_one_sentence(root: Path):

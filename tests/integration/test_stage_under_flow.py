@@ -85,7 +85,7 @@ SHORT_GRACE = f"import flows.stages\nflows.stages.GRACE_SECONDS = 3.0\n{DRIVER}"
     [
         pytest.param([signal.SIGINT], True, marks=pytest.mark.long),
         ([signal.SIGTERM], False),
-        ([signal.SIGINT, signal.SIGINT], False),
+        pytest.param([signal.SIGINT, signal.SIGINT], False, marks=pytest.mark.long),
     ],
 )
 def test_after_a_ctrl_c_a_step_takes_as_long_as_it_needs(

@@ -65,6 +65,7 @@ def test_a_page_of_all_rows_is_not_replaced_by_one_of_some(tmp_path: Path) -> No
     assert page.read_text().count("not run") == len(lacking)
 
 
+@pytest.mark.long
 def test_a_row_that_does_not_exist_is_refused_before_anything_runs() -> None:
     command = [sys.executable, "-m", "benchmarks.torture", "kills"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

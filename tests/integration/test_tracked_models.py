@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 from mlflow import MlflowClient
@@ -148,7 +149,7 @@ LOCK = (
 
 def large_policy(root: Path, model_folders: Path) -> tuple[Spool, Path]:
     """The spool of a policy with a large file, and what DVC will keep of that one."""
-    published, large = root / "models" / "policy", os.urandom((1 << 20) + 1)
+    published, large = root / "models" / "policy", Random(0).randbytes((1 << 20) + 1)
     published.parent.mkdir()
     subprocess.run(["cp", "-r", str(model_folders / "policy"), str(published)], check=True)
     (published / "value_head.safetensors").write_bytes(large)
@@ -159,7 +160,7 @@ def large_policy(root: Path, model_folders: Path) -> tuple[Spool, Path]:
     kept.parent.mkdir(parents=True)
     kept.write_bytes(large)
     listed = root / ".dvc/cache/files/md5/fe/ed.dir"
-    listed.parent.mkdir()
+    listed.parent.mkdir(exist_ok=True)
     listed.write_text(json.dumps([{"md5": md5, "relpath": "value_head.safetensors"}]))
     return spool, kept
 

@@ -97,6 +97,7 @@ def test_good_rows_pass_and_every_other_row_is_accounted_for(round_: Round):
     assert (aside["rules"], aside["where"]) == (["blank_responses"], f"comparison {round_.blank}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weights", [{}, {"llm": 0.3}])
 def test_kinds_that_count_alike_without_anybodys_choice_are_said(
     round_: Round, weights: dict[str, float]

@@ -126,7 +126,7 @@ def locked() -> Iterator[str]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Refusal)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()

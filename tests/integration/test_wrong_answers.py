@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -85,13 +86,27 @@ def test_a_refusal_whose_words_do_not_come_is_tried_again_like_any_other(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(client, "PAUSES_SECONDS", (0.0, 0.1))
-    monkeypatch.setattr(client, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(client, "LIST_SECONDS", 0.2)
     with ThreadingHTTPServer(("127.0.0.1", 0), WithoutItsWords) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         with pytest.raises(StageEnd, match=r"/models failed; found 502$"):
             Client(f"http://127.0.0.1:{server.server_port}/v1", "m").models()
         server.shutdown()
     assert WithoutItsWords.asked == 3
+
+
+def test_a_server_that_takes_a_connection_and_says_nothing_is_found_in_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Its system takes the connection for it; a response itself may take ten minutes."""
+    assert (1 + len(client.PAUSES_SECONDS)) * client.LIST_SECONDS < 180
+    monkeypatch.setattr(client, "PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr(client, "LIST_SECONDS", 0.2)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(StageEnd, match=r"/models failed; found timed out$"),
+    ):
+        Client(f"http://127.0.0.1:{silent.getsockname()[1]}/v1", "m").models()
 
 
 @pytest.mark.long
@@ -114,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_error(400)
 hanging = Event()
 server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-Thread(target=server.serve_forever, daemon=True).start()
+Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 client = Client(f"http://127.0.0.1:{server.server_port}", "m")
 client.complete([[1]] * 3, SamplingParams(), stop_ids=[0], seeds=range(3))
 """

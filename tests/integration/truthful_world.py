@@ -85,7 +85,7 @@ class Receiver:
                 pass
 
         self.server = ThreadingHTTPServer((servers.HOST, 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
         self.address = f"http://{servers.HOST}:{self.server.server_port}/hook"
 
     def states(self, run: str) -> list[str]:

@@ -1,10 +1,12 @@
 """A grown model says what the small one says, and all of it can be trained."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.grown_model import grow
+from benchmarks.grown_model import grow, main
 
 IDS = torch.arange(24).view(2, 12) % 31
 
@@ -72,3 +74,24 @@ def test_a_size_that_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=text):
         grow(small, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [([], "no such model folder"), (["--layers", "1"], "--layers 1 is less than the model's 2")],
+)
+def test_what_cannot_be_grown_ends_in_a_line(
+    tmp_path: Path,
+    small: LlamaForCausalLM,
+    capsys: pytest.CaptureFixture[str],
+    sizes: list[str],
+    text: str,
+) -> None:
+    """`models/base` before `make repro` has written it was looked for on the hub."""
+    if sizes:
+        small.save_pretrained(tmp_path / "base")
+
+    assert main([str(tmp_path / "base"), str(tmp_path / "grown"), *sizes]) == 2
+
+    assert text in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "grown").exists()

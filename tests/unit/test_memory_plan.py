@@ -36,6 +36,7 @@ def test_what_is_frozen_takes_two_bytes_a_weight_in_its_linear_layers():
     assert saved == pytest.approx(2 * 2 * LINEAR, rel=0.01)
 
 
+@pytest.mark.long
 def test_an_adapter_trains_next_to_nothing_and_is_its_own_reference():
     found = plan(replace(TINY, lora=True, separate=False)).models
     adapter = 6 * 16 * (2 * 128 + 2 * 96 + 3 * 224)

@@ -171,6 +171,7 @@ PPOTrainer = ppo_trainer = None
 """Stands for TRL: says how many responses it is to decode together."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "responses"), [("tiny", 16), ("4M", 64)])
 def test_trl_decodes_a_whole_rollout_together_as_ours_does(
     tmp_path: Path, size: str, responses: int

@@ -241,12 +241,19 @@ const KEYS = {
   g: toggleGuidelines, r: toggleRaw, d: toggleTheme, "?": () => $("help-dialog").showModal(),
 };
 
+// By its letter or, where the layout has others (Arabic, Greek, Russian), by its place on the keyboard.
+function keyOf({ key, code, shiftKey }) {
+  const letter = key.length === 1 ? key.toLowerCase() : key;
+  if (letter in KEYS || /^[A-Za-z]/.test(letter) || shiftKey) return letter;
+  return /^(?:Key|Digit)(.)$/.exec(code)?.[1].toLowerCase() ?? letter;
+}
+
 document.addEventListener("keydown", (event) => {
   // A held Enter would press a button again and again: the chosen side would be taken back.
   if (event.repeat && event.key === "Enter" && event.target.closest("button")) event.preventDefault();
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
   if (document.querySelector("dialog[open]")) return;
-  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  const key = keyOf(event);
   // Enter on a focused button presses it; on the chosen side's button it saves.
   const control = event.target.closest("button, a, summary");
   if (key === "Enter" && control && !(side && control.dataset.choice === side)) return;
@@ -264,7 +271,7 @@ document.addEventListener("keydown", (event) => {
 $("skip-dialog").addEventListener("keydown", (event) => {
   // An Enter that ends the composing of a word (Japanese, Chinese, Korean) is none of ours.
   if (event.isComposing) return;
-  const reason = $("skip-dialog").querySelectorAll("[data-reason]")[Number(event.key) - 1];
+  const reason = $("skip-dialog").querySelectorAll("[data-reason]")[Number(keyOf(event)) - 1];
   const writing = event.target === $("reason");
   if (reason && !writing) { event.preventDefault(); skip(reason.dataset.reason); }
   if (event.key === "Enter" && writing && !event.shiftKey) { event.preventDefault(); skip($("reason").value); }

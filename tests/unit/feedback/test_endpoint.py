@@ -165,7 +165,7 @@ def test_the_key_does_not_follow_where_an_endpoint_leads(
 ) -> None:
     monkeypatch.setenv("A_KEY", "sk-secret")
     with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as elsewhere:
-        Thread(target=elsewhere.serve_forever, daemon=True).start()
+        Thread(target=elsewhere.serve_forever, args=(0.01,), daemon=True).start()
         endpoint.headers = {"Location": f"http://127.0.0.1:{elsewhere.server_port}/"}
         endpoint.reply = lambda *_: (302, "")
         ask(at_once=1, api_key_variable="A_KEY").judge(pairs[:1])

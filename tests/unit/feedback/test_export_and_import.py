@@ -230,6 +230,22 @@ def test_imported_judgments_of_unknown_pairs_are_refused_with_the_reason(
     assert "round r1 does not contain the pair" in err
 
 
+def test_judgments_of_a_round_that_is_not_there_are_refused_at_once(
+    run: Command, desk: Any, make_pairs: Any, tmp_path: Path
+) -> None:
+    desk.publish(make_pairs(2))
+    file = vendor_file(tmp_path / "vendor.jsonl", {})
+    code, out, err = run("import", file, "--round", "r2", "--format", "trl")
+    assert (code, out) == (2, "")
+    assert err.endswith("round r2 has not been published\n")
+
+    other = tmp_path / "misspelt.db"
+    assert (
+        main(["import", str(file), "--round", "r1", "--format", "trl", "--store", str(other)]) == 2
+    )
+    assert not other.exists()
+
+
 def test_label_studio_gets_shuffled_sides_and_its_configuration(
     run: Command, desk: Any, make_pairs: Any, tmp_path: Path
 ) -> None:

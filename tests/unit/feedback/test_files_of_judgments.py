@@ -41,7 +41,7 @@ def test_the_line_that_the_documentation_shows_is_a_judgment(tmp_path: Path) -> 
     """Each of its keys is needed, and no other."""
     (pair,) = pairs_with(1.0, 1)
     text = (Path(__file__).parents[3] / "data/README.md").read_text(encoding="utf-8")
-    (line,) = (one for one in text.splitlines() if '"shown_order": null' in one)
+    (line,) = (one for one in text.splitlines() if '"annotator_id": "kim"' in one)
     row = json.loads(line) | {"pair_id": pair.pair_id}
     path = tmp_path / "j.jsonl"
     source = FileAnnotator(path, LabelParams(annotators="file", file=str(path)))

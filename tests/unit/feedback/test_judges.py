@@ -40,6 +40,16 @@ def test_the_model_is_told_which_answer_was_cut(ask: Any, endpoint: Endpoint, pa
     assert len(endpoint.asked) == 6
 
 
+def test_a_param_that_is_null_is_not_sent(ask: Any, endpoint: Endpoint, pairs: Any) -> None:
+    """Some endpoints refuse `max_tokens`, others `seed` or any temperature but their own."""
+    sampling = ("temperature", "seed", "max_tokens")
+    ask().judge(pairs[:1])
+    assert [endpoint.asked[0][name] for name in sampling] == [0.0, 0, 8]
+    for name in sampling:
+        ask(**{name: None}).judge(pairs[:1])
+        assert [each for each in sampling if each not in endpoint.asked[-1]] == [name]
+
+
 def test_a_model_that_prefers_a_place_gives_ties(ask: Any, endpoint: Endpoint, pairs: Any) -> None:
     endpoint.reply = lambda *_: (200, "1")
     judgments = ask().judge(pairs)
@@ -64,6 +74,8 @@ def test_a_tie_in_both_orders_is_a_tie(ask: Any, endpoint: Endpoint, pairs: Any)
         ("Final answer: 1", "Verdict: Answer 2", " tie\n"),
         ("<answer_1>", "Response 2", "tie"),
         ("<think>\n2 is long.\n</think>\n\n1", "<think></think>2", "<think>1 or 2?</think>tie"),
+        # The chat template has begun the thoughts.
+        ("2 is long, but ...\n</think>\n\n1", "\n</think>\n\n**2**", "1 or 2?</think>tie"),
     ],
 )
 def test_a_verdict_is_understood_in_the_forms_that_judges_give_it(
@@ -102,6 +114,28 @@ def test_a_failure_is_a_skip_with_its_reason_and_is_asked_again(
     assert reason in str(judgments[0].reason)
     endpoint.reply = works
     assert [one.choice for one in ask().judge(pairs)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "end", "reason"),
+    [
+        (None, "length", "the reply is '', cut at label.language_model.max_tokens, expected 1, "),
+        ("Let me", "length", "the reply is 'Let me', cut at label.language_model.max_tokens, "),
+        (None, "stop", "the reply is '', expected 1, 2 or tie"),
+        ("Let me", None, "the reply is 'Let me', expected 1, 2 or tie"),
+    ],
+)
+def test_a_reply_without_a_verdict_says_whether_it_was_cut(
+    ask: Any, endpoint: Endpoint, pairs: Any, content: str | None, end: str | None, reason: str
+) -> None:
+    choice = {"message": {"content": content}, "finish_reason": end}
+    endpoint.reply = lambda *_: (299, json.dumps({"choices": [choice]}))
+    (judgment,) = ask().judge(pairs[:1])
+    assert judgment.choice == "skip"
+    assert str(judgment.reason).startswith(reason)
+    (judgment,) = ask(max_tokens=None).judge(pairs[:1])
+    without = reason.replace("label.language_model.max_tokens", "the endpoint's own limit")
+    assert str(judgment.reason).startswith(without)
 
 
 def test_a_verdict_may_come_with_long_reasoning(ask: Any, endpoint: Endpoint, pairs: Any) -> None:

@@ -64,3 +64,31 @@ def test_answers_are_taken_while_the_judgments_of_a_round_are_read(
     monkeypatch.setattr(people_module, "judgments_of", reads_beside_a_writer)
     people = PeopleAnnotator(LabelParams(annotators="people", store=store))
     assert [one.choice for one in people.judge(pairs)] == ["a"]
+
+
+def test_a_run_whose_round_another_run_publishes_meanwhile_waits_for_its_own_pairs(
+    desk: Any, make_pairs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that wait for a round of one name are ordered at once, when it is complete."""
+    store = str(desk.sql("PRAGMA database_list")[0][2])
+    ours, others = make_pairs(3), make_pairs(4, start=3)
+    desk.hire("ana")
+    desk.publish(others)
+    for _ in others:
+        desk.answer("ana", "a")
+    people = PeopleAnnotator(LabelParams(annotators="people", store=store))
+    publish = people.publish
+
+    def the_other_run_comes_next(pairs: Any) -> None:
+        publish(pairs)
+        desk.publish(others)
+
+    monkeypatch.setattr(people, "publish", the_other_run_comes_next)
+    with pytest.raises(MissingJudgmentsError, match="round r1 waits for 3 of 3 judgments"):
+        people.judge(ours)
+    desk.publish(ours)
+    for _ in ours:
+        desk.answer("ana", "b")
+    assert [one.choice for one in people.judge(ours)] == ["b", "b", "b"]
+    others += make_pairs(1, start=7)  # It is theirs to wait for.
+    assert [one.choice for one in people.judge(ours)] == ["b", "b", "b"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from feedback.judgments import judgment_from_row, read_judgments, read_pairs, to_lines
+from preferences.loading import load_judgments
 from preferences.records import Judgment, JudgmentError
 from tests.unit.feedback.judged_pairs import a_judgment, a_pair, comparison_of
 
@@ -48,6 +49,32 @@ def test_a_judgment_survives_the_file(tmp_path: Path) -> None:
     path = tmp_path / "judgments.jsonl"
     path.write_text(to_lines([one.to_row() for one in written]), encoding="utf-8")
     assert read_judgments(path) == written
+
+
+def test_an_order_that_a_file_leaves_out_is_not_known(tmp_path: Path) -> None:
+    """Some other program wrote it, with the mark that programs on Windows put first."""
+    row = a_judgment(a_pair()).to_row()
+    del row["shown_order"], row["judgment_id"]
+    path = tmp_path / "judgments.jsonl"
+    path.write_text(to_lines([row]), encoding="utf-8-sig")
+    (found,) = read_judgments(path)
+    assert (found.shown_order, found.choice) == (None, row["choice"])
+    assert Judgment.from_row({**row, "judgment_id": "1"}).shown_order is None, "in the gate as well"
+
+
+def test_a_strength_that_a_table_with_gaps_holds_as_a_fraction_is_read_as_the_gate_does(
+    tmp_path: Path,
+) -> None:
+    """pandas writes a column of 1 to 4 and nothing as 1.0 to 4.0 and null."""
+    rows = [a_judgment(a_pair(), strength=strength).to_row() for strength in (2.0, None)]
+    path = tmp_path / "judgments.jsonl"
+    path.write_text(to_lines(rows), encoding="utf-8")
+    found = read_judgments(path)
+    path.write_text(to_lines([one.to_row() for one in found]), encoding="utf-8")
+    assert [one.strength for one in load_judgments(path)] == [2, None]
+    path.write_text(to_lines([rows[0] | {"strength": 2.5}]), encoding="utf-8")
+    with pytest.raises(JudgmentError, match=r":1: strength is 2\.5, expected 1 to 4 or null"):
+        read_judgments(path)
 
 
 @pytest.mark.parametrize(

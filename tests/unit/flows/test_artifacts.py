@@ -212,7 +212,7 @@ def test_a_proxy_that_says_that_prefect_is_away_is_told_from_a_refusal(
 ):
     monkeypatch.setattr(Proxy, "status", status)
     with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True).start()
         address = f"http://127.0.0.1:{proxy.server_port}/api"
         away = temporary_settings({PREFECT_API_URL: address, PREFECT_CLIENT_MAX_RETRIES: 0})
         with (

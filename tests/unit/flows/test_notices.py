@@ -42,7 +42,7 @@ class Receiver:
                 pass
 
         self.server = ThreadingHTTPServer((servers.HOST, 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
         self.address = f"http://{servers.HOST}:{self.server.server_port}/services/s3cret-path"
 
 

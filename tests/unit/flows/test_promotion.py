@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from jsonschema import ValidationError, validate
 from mlflow.entities.model_registry import ModelVersion, ModelVersionTag
+from prefect.client.schemas.actions import ArtifactCreate
 from prefect.exceptions import Pause
 
 from flows import promotion
@@ -125,6 +126,21 @@ def verdict(*, passed: bool) -> Verdict:
             length=9.0, length_before=9.0, diversity=0.2, diversity_before=0.2,
         ),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["r2", "round_2", "R2"])
+def test_the_pages_of_a_round_have_keys_that_prefect_takes(monkeypatch, key):
+    """Rounds may be called what Prefect refuses as the key of a page."""
+    found = []
+
+    def create(*_: object, key: str, **__: object) -> None:
+        found.append(ArtifactCreate(key=key).key)
+
+    monkeypatch.setattr(promotion, "create_table_artifact", create)
+    monkeypatch.setattr(promotion, "create_markdown_artifact", create)
+    promotion.publish(key, before_and_after(RESULTS, "r2", "r1"), verdict(passed=True))
+    dashed = key.lower().replace("_", "-")
+    assert found == [f"promotion-{dashed}", f"gate-{dashed}"]
 
 
 def test_the_form_says_whether_the_gate_lets_the_policy_pass_and_why_not():

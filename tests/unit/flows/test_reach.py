@@ -146,7 +146,7 @@ def test_a_server_of_something_else_is_named_in_one_line(clone: Path, command: s
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Page) as page:
-        threading.Thread(target=page.serve_forever, daemon=True).start()
+        threading.Thread(target=page.serve_forever, args=(0.01,), daemon=True).start()
         address = f"http://127.0.0.1:{page.server_port}/api"
         code, words = said(clone, command, PREFECT_API_URL=address)
         page.shutdown()

@@ -81,6 +81,30 @@ def test_a_run_that_is_ordered_from_both_sides_is_ordered_once(
     assert first == same != later
 
 
+def test_a_run_goes_on_without_what_people_have_made_the_defaults_of_its_deployment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefect's server puts what an order names over the defaults, which may be other people's."""
+    defaults = {
+        "name": "nightly", "revision": "main", "recipe": "no_kl", "rounds": 9, "until": "sft",
+        "overrides": {"ppo.kl_coef": 0.2}, "wait_for_people": "yes", "seeds": [0, 1],
+    }  # fmt: skip
+    taken: list[dict[str, Any]] = []
+
+    def order(_deployment: str, *, parameters: dict[str, Any], **_options: Any) -> None:
+        taken.append(defaults | parameters)
+
+    monkeypatch.setattr(runs, "run_deployment", order)
+    note(tmp_path, "waits", waits=True, until="ppo@r2")
+    runs.order_waiting(tmp_path)
+    assert taken == [
+        {
+            "name": "waits", "revision": "", "recipe": "", "rounds": None, "until": "ppo@r2",
+            "overrides": {}, "wait_for_people": "as params.yaml says", "seeds": [],
+        }
+    ]  # fmt: skip
+
+
 def test_a_seed_among_the_overrides_beside_seeds_is_refused() -> None:
     """The runs of the seeds would all have that one."""
     for seeds in ([1], [1, 2]):

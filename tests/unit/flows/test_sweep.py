@@ -191,6 +191,39 @@ def test_new_runs_have_one_start_however_often_the_sweep_is_tried_and_known_ones
     assert common_start(root, ["new", "newer"], "main") == {"new": first, "newer": first}
 
 
+def test_runs_that_are_added_without_a_revision_start_where_the_known_ones_did(root: Path):
+    first = worktree_git(root, "rev-parse", "HEAD")
+    for name in ("mine-seed1", "mine"):  # One whose name ends another's.
+        with run_workspace(root, name, None, Choices(rounds=4), Driver(name="a test")) as (at, _):
+            for subject in (f"Params of the run {name}", f"Round r1 of the run {name}"):
+                worktree_git(at, "commit", "--quiet", "--allow-empty", "-m", subject)
+    worktree_git(root, "commit", "--quiet", "--allow-empty", "-m", "two")
+    starts = common_start(root, ["mine-seed0", "mine-seed1", "mine"], "")
+    assert starts == dict.fromkeys(["mine-seed0", "mine-seed1", "mine"], first)
+
+
+def test_a_run_that_starts_from_another_run_is_added_to_by_runs_from_there(root: Path):
+    with run_workspace(root, "before", None, Choices(), Driver(name="a test")) as (at, _):
+        worktree_git(at, "commit", "--quiet", "--allow-empty", "-m", "End of the run before")
+        start = worktree_git(at, "rev-parse", "HEAD")
+    with run_workspace(root, "known", start, Choices(), Driver(name="a test")):
+        pass
+    assert common_start(root, ["known", "new"], "") == {"known": start, "new": start}
+
+
+def test_a_change_that_is_added_to_a_sweep_is_tried_on_the_commit_of_its_other_runs(root: Path):
+    params = root / "params.yaml"
+    as_it_is = params.read_text()
+    with run_workspace(root, "mine-base-seed0", None, Choices(), Driver(name="a test")):
+        pass
+    # By now the checkout has params that no run could have.
+    params.write_text(as_it_is.replace("run:\n", "run:\n  old: 1\n", 1))
+    worktree_git(root, "commit", "--quiet", "--all", "-m", "two")
+    state = order(overrides={"far": {"run.threads": 0}}, seeds=[0])
+    said = "overrides.far: run.threads: input should be greater than or equal to 1, found 0"
+    assert (state.name, state.message) == ("BadInput", said)
+
+
 def test_runs_that_are_all_known_need_no_revision_that_is_still_there(root: Path):
     with run_workspace(root, "known", None, Choices(), Driver(name="a test")):
         pass

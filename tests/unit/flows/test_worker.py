@@ -97,7 +97,9 @@ def test_prefects_own_worker_knows_the_command():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("type: docker\n", r"expected the keys \['job_variables', 'type'\], found \['type'\]"),
+        ("type: docker\n", r"expected the keys type and job_variables, found \['type'\]"),
+        ("type: docker\njob_variables:\n", "job_variables: expected a mapping, found NoneType"),
+        ("type: [docker]\njob_variables: {}\n", "type: expected a text, found list"),
         ("- docker\n", "found list"),
         ("type: [", "variant.yaml: "),
     ],

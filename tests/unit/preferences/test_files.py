@@ -139,7 +139,7 @@ def test_a_row_of_csv_that_is_not_utf_8_is_named_and_the_others_are_read_on(tmp_
     path = tmp_path / "x.csv"
     path.write_bytes(b"prompt,chosen,rejected\np,a,b\np,caf\xe9,b\np,a,b\np,a\n")
     assert errors_of(path).errors == [
-        f"{path}:3: not UTF-8: byte 0xe9",
+        f"{path}:3: not UTF-8: byte 0xe9; save the table as CSV in UTF-8",
         f"{path}:5: 2 cells, expected 3",
     ]
 

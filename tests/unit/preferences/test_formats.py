@@ -85,6 +85,24 @@ def test_transcripts_of_hh_come_back_and_split_at_the_last_common_turn(tmp_path)
     assert (tmp_path / "y.jsonl").read_text() == (tmp_path / "x.jsonl").read_text()
 
 
+def test_texts_that_only_begin_like_transcripts_are_none(tmp_path):
+    """About the word, and without a turn of an assistant."""
+    row = {"chosen": "Human: a noun.", "rejected": "Human: a verb."}
+    write_records(tmp_path / "x.jsonl", [row])
+    assert detect(tmp_path / "x.jsonl") == "trl"
+
+
+@pytest.mark.parametrize("start", ["", "\n", " "])
+def test_transcripts_whose_ends_were_stripped_are_split_at_the_last_common_turn(tmp_path, start):
+    """As pandas or a spreadsheet leaves them; the words in common are no part of the prompt."""
+    shared = f"{start}Human: Hi\n\nAssistant: Hello.\n\nHuman: Butterflies?\n\nAssistant:"
+    row = {"chosen": f"{shared} I saw some.", "rejected": f"{shared} I saw none."}
+    write_records(tmp_path / "x.jsonl", [row])
+    assert detect(tmp_path / "x.jsonl") == "hh"
+    (found,) = read(tmp_path / "x.jsonl")
+    assert (found.prompt, found.chosen, found.rejected) == (shared, " I saw some.", " I saw none.")
+
+
 def test_transcripts_of_hh_become_messages_that_write_the_same_transcripts(tmp_path):
     shared = (
         "\n\nHuman: Hi\n\nAssistant: Hello.\n\nBob says hi.\n\nHuman: Butterflies?\n\nAssistant:"

@@ -206,3 +206,37 @@ def test_a_turn_that_calls_a_tool_is_malformed_and_not_a_blank_response(tmp_path
     write(path, [{"instruction": [call], "output_1": "one", "output_2": "two", "preference": 1}])
     with pytest.raises(MalformedDataError, match="columns of no known format"):
         open_source(path)
+
+
+def converted(path, text):
+    """The rows of a file as votes."""
+    out = path.with_name("votes.jsonl")
+    assert main(["convert", str(path), str(out), "--to", "votes", "--map", text]) == 0
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("named", ["ana", ["ana"]])
+def test_the_column_of_workers_names_who_chose(tmp_path, named):
+    row = {"q": "p", "one": "x", "two": "y", "who": named, "won": 2}
+    text = "prompt=q,response_a=one,response_b=two,choice=won:1|2|0"
+    for path in (write(tmp_path / "x.jsonl", [row]), tmp_path / "x.csv"):
+        if path.suffix == ".csv":
+            cell = named if isinstance(named, str) else '"[""ana""]"'
+            path.write_text(f"q,one,two,who,won\np,x,y,{cell},2\n")
+        (found,) = converted(path, f"{text},workers=who")
+        assert (found["votes"], found["workers"]) == (["b"], ["ana"])
+        assert converted(path, text)[0]["workers"] == ["import"]
+    path = write(tmp_path / "x.jsonl", [{**row, "who": ["ana", "bo"]}])
+    with pytest.raises(MalformedDataError, match=":1: found 1 votes and 2 workers"):
+        settled(path, f"{text},workers=who")
+
+
+def test_lists_in_cells_are_read_where_a_map_expects_lists(tmp_path):
+    """As pandas writes them with `json.dumps`; texts that look like lists stay texts."""
+    path = tmp_path / "x.csv"
+    path.write_text('q,one,two,given,who\np,[1],y,"[""b"", ""a""]","[""ana"", 7]"\n')
+    (found,) = converted(path, "prompt=q,response_a=one,response_b=two,votes=given,workers=who")
+    assert (found["votes"], found["workers"]) == (["b", "a"], ["ana", "7"])
+    assert found["response_a"] == "[1]"
+    path.write_text('q,texts,worth\np,"[""x"", ""y""]","[1, 3]"\n')
+    assert settled(path, "prompt=q,responses=texts,scores=worth") == [("p", "y", "x", 2.0, 1.0)]

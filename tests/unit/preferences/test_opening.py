@@ -77,6 +77,15 @@ def test_blank_lines_are_read_up_to_a_limit(tmp_path, name):
     assert "over 10 blank lines; the rest of the file is not read" in problem
 
 
+def test_blank_lines_within_quoted_cells_are_text(tmp_path):
+    """Twelve lines without a letter, in texts of three paragraphs each."""
+    path = tmp_path / "x.csv"
+    text = '"one\n\ntwo\n \nthree"'
+    path.write_text("prompt,chosen\n" + f"{text},{text}\n" * 3)
+    assert said(path, SMALL) == []
+    assert len(list(read_records(path))) == 3
+
+
 @pytest.mark.parametrize(
     ("cell", "problem"),
     [

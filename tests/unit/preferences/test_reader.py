@@ -92,7 +92,22 @@ def test_each_defect_is_named_on_one_line_with_its_place(write, line, expected):
     assert error.total == 1
     assert str(error).startswith("x.jsonl:2: ")
     assert expected in str(error)
+    assert "needs a name" not in str(error), "only of a list that begins the file"
     assert "\n" not in str(error)
+
+
+def test_of_a_message_that_is_none_four_keys_are_shown(write):
+    error = errors_of(write(json.dumps(ROW | {"prompt": [dict.fromkeys("abcde", 1)]}).encode()))
+    assert str(error).endswith('got an object with "a", "b", "c", "d"')
+
+
+@pytest.mark.parametrize("indent", [None, 1], ids=["in a line", "over lines"])
+def test_a_json_list_called_lines_is_said_to_need_another_name(write, indent):
+    error = errors_of(write(json.dumps([ROW, ROW], indent=indent).encode()))
+    first, *others = str(error).splitlines()
+    assert first.startswith("x.jsonl:1: ")
+    assert first.endswith("; a file that is one JSON list needs a name that ends in .json")
+    assert all("needs a name" not in other for other in others)
 
 
 @pytest.mark.parametrize("order", ["utf-16-le", "utf-16-be"])

@@ -156,7 +156,7 @@ COMPARISON = Comparison(
 
 
 def vote(who, choice, **more):
-    given = {"kind": "human", "revision": 1} | more
+    given = {"kind": "human", "revision": 1, "shown_order": "AB"} | more
     return Judgment(
         judgment_id=f"{who}{given['revision']}", pair_id="1", round="r", annotator_id=who,
         choice=choice, **given,

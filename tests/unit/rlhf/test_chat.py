@@ -3,9 +3,9 @@
 import copy
 
 import pytest
-from tokenizers import Tokenizer, processors
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers import Tokenizer, decoders, processors
+from tokenizers.models import Unigram, WordLevel
+from tokenizers.pre_tokenizers import Metaspace, WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from rlhf.chat import (
@@ -124,6 +124,21 @@ def test_s07_a_response_that_was_cut_is_its_tokens_alone(text):
     ids = encode_response(tokenizer(), text, finished=False)
     assert tokenizer().eos_token_id not in ids
     assert ids == encode_response(tokenizer(), text, finished=True)[:-1]
+
+
+@pytest.mark.parametrize("cleans", [True, False])
+def test_a_responses_text_keeps_its_blanks_whatever_the_tokenizer_would_clean(cleans):
+    """What older releases of the library wrote into every folder; it ignores it for BPE alone."""
+    text = "Bonjour ! Ça va , et vous ?"
+    pieces = [("<unk>", 0.0), ("</s>", 0.0), *((f"▁{word}", -1.0) for word in text.split())]
+    unigram = Tokenizer(Unigram(pieces, unk_id=0))
+    unigram.pre_tokenizer, unigram.decoder = Metaspace(), decoders.Metaspace()
+    french = PreTrainedTokenizerFast(
+        tokenizer_object=unigram, eos_token="</s>", clean_up_tokenization_spaces=cleans
+    )
+    ids = encode_response(french, text, finished=True)
+    assert ids == [*range(2, 2 + len(text.split())), 1]
+    assert decode_response(french, ids) == text
 
 
 def test_a_base_model_gets_the_token_that_its_tokenizer_puts_before_a_text():

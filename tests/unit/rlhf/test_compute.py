@@ -37,7 +37,8 @@ print(int((tiny * 1.0).view(torch.int32).count_nonzero()))
 """
 
 
-@pytest.mark.parametrize("bits", ["portable", pytest.param("native", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("bits", ["portable", "native"])
 def test_denormals_count_as_zero_in_every_thread(bits: str):
     """Each of two threads multiplies half of the numbers, of which every one is 1.4e-42."""
     command = [sys.executable, "-c", THREADS, bits]

@@ -12,6 +12,7 @@ from rlhf.masked import EmptyMaskError
 from rlhf.padding import pad_left
 from rlhf.stopping import NonFiniteError
 from tests import tiny
+from tests.families import model_of
 from tests.sampling import (
     GREEDY,
     ending_often,
@@ -189,3 +190,20 @@ def test_long_prompts_are_read_in_parts_of_equal_length(monkeypatch: pytest.Monk
     assert prompt_parts(lm, 3, 11) == [slice(0, 5), slice(5, 11)]
     assert prompt_parts(lm, 12, 10) == [slice(0, 2), slice(2, 5), slice(5, 7), slice(7, 10)]
     assert prompt_parts(lm, 1000, 2) == [slice(0, 1), slice(1, 2)]
+
+
+def test_of_layers_with_mlps_of_several_widths_the_widest_counts(monkeypatch: pytest.MonkeyPatch):
+    """Gemma 3n names the width of each layer."""
+    lm = model_of(
+        "gemma3n_text",
+        intermediate_size=[48, 96],
+        head_dim=8,
+        layer_types=["sliding_attention", "full_attention"],
+        activation_sparsity_pattern=[0.0, 0.0],
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=tiny.VOCABULARY,
+        num_kv_shared_layers=0,
+    )
+    monkeypatch.setattr(pass_sizes, "MOST_READ", 3 * 10 * 96)
+    assert prompt_parts(lm, 3, 10) == [slice(0, 10)]
+    assert prompt_parts(lm, 3, 11) == [slice(0, 5), slice(5, 11)]

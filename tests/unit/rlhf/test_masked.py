@@ -142,7 +142,7 @@ def test_no_gradient_flows_into_the_padding():
 
 
 def test_a_mask_of_another_shape_is_refused():
-    """One test for all: jaxtyping checks every function of rlhf while the tests run."""
+    """One test for all: jaxtyping checks what has shapes while the tests run."""
     with pytest.raises(Exception, match="shape") as error:
         masked_mean(VALUES, MASK[:, :3])
     assert type(error.value).__name__ == "TypeCheckError"

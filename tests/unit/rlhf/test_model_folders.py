@@ -2,15 +2,17 @@
 
 import contextlib
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.utils import requires_backends
 
 from rlhf.chat import TokenizerError
 from rlhf.classifiers import load_classifier
-from rlhf.model_folders import ModelFolderError, save_model
+from rlhf.model_folders import ModelFolderError, loading, save_model
 from rlhf.models import load_policy, load_tokenizer
 from rlhf.reward_models import load_reward_model
 from tests import tiny
@@ -103,8 +105,22 @@ def test_a_damaged_model_folder_is_refused_with_one_line_that_names_it(tmp_path:
         ({"quantization_config": {"quant_method": "gptq"}}, "its weights are quantised"),
         ({"layer_types": ["sideways"] * 2}, r"cannot be loaded: .*layer_types.*'sideways'"),
         ({"model_type": "t5"}, "cannot be loaded: Unrecognized configuration class"),
+        ({"pad_token_id": 16}, "cannot be loaded: Padding_idx must be within num_embeddings"),
+        pytest.param(
+            {"attn_implementation": "flash_attention_2"},
+            "cannot be loaded: FlashAttention2 .*doesn't seem to be installed",
+            marks=pytest.mark.skipif(find_spec("flash_attn") is not None, reason="it is installed"),
+        ),
     ],
-    ids=["unknown", "remote code", "quantised", "value of a key", "encoder-decoder"],
+    ids=[
+        "unknown",
+        "remote code",
+        "quantised",
+        "value of a key",
+        "encoder-decoder",
+        "padding",
+        "package",
+    ],
 )
 def test_a_model_that_cannot_be_used_is_refused_for_its_config(tmp_path: Path, changes, said):
     tiny.llama().save_pretrained(tmp_path)
@@ -113,6 +129,13 @@ def test_a_model_that_cannot_be_used_is_refused_for_its_config(tmp_path: Path, c
     with pytest.raises(ModelFolderError, match=said) as caught:
         load_policy(tmp_path, CPU)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_package_that_is_needed_is_named(tmp_path: Path):
+    """The library says so behind an empty line."""
+    said = f"^{tmp_path}: cannot be loaded: .* requires the SentencePiece library"
+    with pytest.raises(ModelFolderError, match=said), loading(tmp_path):
+        requires_backends("A tokenizer", "sentencepiece")
 
 
 @pytest.mark.parametrize("load", [load_policy, load_classifier])

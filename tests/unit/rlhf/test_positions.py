@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from rlhf.dialogue import longest_context
 from rlhf.positions import (
     PositionsError,
     check_positions,
@@ -50,6 +51,18 @@ def model(family: str) -> PreTrainedModel:
     return AutoModelForCausalLM.from_config(config).eval()
 
 
+def with_pictures() -> PreTrainedModel:
+    pictures = {**WIDE, "intermediate_size": 16, "image_size": 28, "patch_size": 14}
+    text = {**WIDE, "intermediate_size": 16, "num_key_value_heads": 2, "head_dim": 8}
+    config = AutoConfig.for_model(
+        "gemma3",
+        text_config={**text, "vocab_size": 24, "model_type": "gemma3_text"},
+        vision_config={**pictures, "model_type": "siglip_vision_model"},
+        image_token_index=23,
+    )
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
 def read(lm: PreTrainedModel, tokens: int) -> None:
     ids = torch.full((1, tokens), 5)
     with torch.no_grad():
@@ -72,6 +85,19 @@ def test_a_model_without_a_table_reads_on(family: str) -> None:
     lm = model(family)
 
     assert table_of_positions(lm) is None
+
+    read(lm, POSITIONS + 5)
+
+
+def test_a_table_of_patches_of_pictures_is_none_of_positions() -> None:
+    """Gemma 3 with pictures cuts one into 4,096 patches from 4B on; here into four."""
+    lm = with_pictures()
+    tables = [name for name, weight in lm.named_parameters() if "position" in name]
+    assert [lm.get_parameter(name).shape for name in tables] == [(4, 16)]
+
+    assert table_of_positions(lm) is None
+    assert longest_context(lm) == POSITIONS
+    check_positions(lm, {"sft.max_tokens": POSITIONS + 5})
 
     read(lm, POSITIONS + 5)
 

@@ -2,16 +2,23 @@
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2ForSequenceClassification
+from transformers import AutoConfig, GPT2Config, GPT2ForSequenceClassification
 
 from rlhf.actor_critic import build_actor_critic
+from rlhf.compute import Compute
+from rlhf.frozen import freeze
 from rlhf.logits import sequence_hidden
+from rlhf.padding import pad_left, pad_right
+from rlhf.reward_heads import build_classifier
 from rlhf.reward_models import RewardModel
 from rlhf.rollouts import PPOModels
-from rlhf.self_checks import check_frozen, check_models, fingerprint, frozen
+from rlhf.self_checks import check_frozen, check_models, fingerprint, frozen, rounding
 from rlhf.stopping import SelfCheckError
 from tests import tiny
+from tests.families import SIZES
 from tests.tiny import EOS, PROMPTS, TOKENS
+
+BFLOAT16 = Compute(torch.device("cpu"), "bfloat16")
 
 
 class ReadsTheLastPosition(RewardModel):
@@ -65,6 +72,50 @@ def test_a_reward_model_with_few_positions_is_not_asked_for_more():
 def test_s41_a_reward_model_that_depends_on_padding_is_found(broken):
     with pytest.raises(SelfCheckError, match="'the reward model is invariant to padding' failed"):
         check_models(models(reward_model=broken), PROMPTS, TOKENS, starts_at_reference=True)
+
+
+def mixture(seed: int) -> RewardModel:
+    """Two experts of eight for each token, which a rounding of bfloat16 often decides."""
+    experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "num_labels": 1}
+    config = AutoConfig.for_model("mixtral", **SIZES | experts)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        classifier = build_classifier(config).eval()
+        for layer in classifier.model.layers:
+            # What all logits of a router have in common changes no choice but for its rounding.
+            layer.mlp.gate.weight.data += 8 * torch.randn(config.hidden_size)
+    return freeze(RewardModel(classifier), BFLOAT16)
+
+
+def prompts(seed: int) -> list[list[int]]:
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, 40, (8,), generator=draw).tolist()
+    return [torch.randint(2, tiny.VOCABULARY, (n,), generator=draw).tolist() for n in lengths]
+
+
+@torch.no_grad()
+def unsteady(seed: int) -> bool:
+    """Whether a row in another batch moves by more than rounding products does."""
+    model, rows = mixture(seed), [[*prompt, EOS] for prompt in prompts(seed)]
+    narrow, wide = pad_right(rows, EOS), pad_left([*rows, [EOS] * 99], EOS)
+    with BFLOAT16.autocast():
+        shift = (model(*narrow) - model(*wide)[:8]).abs().max().item()
+        return shift > max(rounding(model, *narrow), 0.01)
+
+
+def test_a_mixture_that_takes_another_expert_by_a_rounding_is_sound():
+    """And one that reads padding is not, whatever its experts."""
+    seed = next(filter(unsteady, range(60)))
+    model = mixture(seed)
+    before = fingerprint(model)
+    with BFLOAT16.autocast():
+        check_models(models(reward_model=model), prompts(seed), TOKENS, starts_at_reference=True)
+        assert fingerprint(model) == before
+        broken = ReadsTheLastPosition(model.classifier)
+        with pytest.raises(SelfCheckError, match="'the reward model is invariant to padding'"):
+            check_models(
+                models(reward_model=broken), prompts(seed), TOKENS, starts_at_reference=True
+            )
 
 
 def test_s11_a_policy_that_is_not_the_reference_is_found():

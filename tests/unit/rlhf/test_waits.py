@@ -216,7 +216,11 @@ def sampled(prompts: list[list[int]], draws: torch.Tensor, waits: list[str]) -> 
     return len(waits)
 
 
-@pytest.mark.parametrize("prompts", [PROMPTS, [[5, 6, 7]] * 4], ids=["padded", "unpadded"])
+@pytest.mark.parametrize(
+    "prompts",
+    [PROMPTS, pytest.param([[5, 6, 7]] * 4, marks=pytest.mark.long)],
+    ids=["padded", "unpadded"],
+)
 def test_a_step_of_decoding_waits_once_though_rows_end_and_leave(
     prompts: list[list[int]], waits: list[str]
 ) -> None:
@@ -230,7 +234,9 @@ def test_a_step_of_decoding_waits_once_though_rows_end_and_leave(
     assert sampled(prompts, ending, waits) == longer
 
 
-@pytest.mark.parametrize("packing", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize(
+    "packing", [pytest.param(False, marks=pytest.mark.long), True], ids=["padded", "packed"]
+)
 @pytest.mark.parametrize("value_model", ["separate", "shared"])
 def test_no_micro_batch_of_a_rollout_is_waited_for(
     value_model: str, packing: bool, waits: list[str]

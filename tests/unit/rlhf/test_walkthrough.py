@@ -14,6 +14,7 @@ from rlhf.actor_critic import build_actor_critic, save_value_function
 from rlhf.chat import decode_rows
 from rlhf.classifiers import load_classifier, load_text_encoder
 from rlhf.masked import sequence_sums
+from rlhf.model_folders import ModelFolderError
 from rlhf.params.ppo import PPOParams
 from rlhf.params.rule_rewards import RewardMixParams
 from rlhf.params.sampling import SamplingParams
@@ -142,6 +143,24 @@ def test_a_round_that_is_there_is_walked_with_its_own_models_and_parameters(tmp_
     assert_readable(text)
 
 
+@pytest.mark.parametrize(("minibatches", "steps"), [(8, 4), (3, 1), (2, 2)])
+def test_of_few_prompts_as_many_minibatches_are_made_as_have_equal_parts(
+    tmp_path: Path, minibatches: int, steps: int
+):
+    """Of the four that are there, not of the 120 of a rollout."""
+    write_round(tmp_path, replace(PARAMS, rollout_size=120, minibatches=minibatches))
+    world = load_world(tmp_path, "r2", COMPUTE)
+    step = take_step(world, compute=COMPUTE, seeds=Seeds(0))
+    assert step.configured.metrics.optimiser_steps == steps
+    assert_readable(list(tell(world, step)))
+
+
+def test_a_round_with_longer_prompts_only_is_one_line(tmp_path: Path):
+    write_round(tmp_path, replace(PARAMS, max_prompt_tokens=1))
+    with pytest.raises(ModelFolderError, match="none of 4 prompts has at most 1 tokens"):
+        load_world(tmp_path, "r2", COMPUTE)
+
+
 @pytest.mark.parametrize("advantage", ["rloo", "grpo", "reinforce_pp"])
 def test_a_round_without_a_value_function_is_walked_with_its_own_estimator(tmp_path, advantage):
     write_round(tmp_path, replace(PARAMS, advantage=advantage, samples_per_prompt=2))
@@ -173,6 +192,7 @@ def test_a_reward_model_with_words_of_its_own_reads_text(tmp_path: Path, assert_
     assert_close(rollout.scores, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.long
 def test_small_models_that_were_asked_for_are_no_sign_that_there_is_no_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -261,6 +261,25 @@ def test_a_damaged_dvc_lock_is_a_problem_that_hides_no_other(
     ]
 
 
+def test_an_emptied_dvc_lock_is_a_problem(
+    root: Path, variant: Path, capsys: pytest.CaptureFixture[str]
+):
+    """DVC refuses it, and without its entries no output would differ from it."""
+    for folder in (root, variant):
+        (folder / "dvc.lock").write_bytes(b"")
+
+    code, said = doctor(capsys)
+
+    problem = "dvc.lock: empty, as a loss of power or a kill may leave it; "
+    restore = "git checkout HEAD -- dvc.lock"
+    assert code == 1
+    assert said[0].startswith(f"left   {root}/{problem}")
+    assert said[0].endswith(f": {restore}")
+    assert said[1].startswith(f"left   .work/variants/other: {variant}/{problem}")
+    assert said[1].endswith(f": cd .work/variants/other && {restore}")
+    assert said[2:] == ["0 fixed, 2 left."]
+
+
 def test_outside_a_repository_nothing_is_called_well(root: Path, capsys):
     (root / "dvc.yaml").unlink()
 

@@ -67,7 +67,7 @@ def measured_by_model(root: Path) -> dict[str, float]:
     """Metrics of the stage once the endpoint's model has judged."""
     yaml = YAML()
     with Endpoint() as endpoint:
-        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+        threading.Thread(target=endpoint.serve_forever, args=(0.01,), daemon=True).start()
         params = yaml.load(root / "params.yaml")
         judge = {"endpoint": endpoint.address, "model": "judge-1"}
         params["label"] |= {"annotators": "language_model", "language_model": judge}

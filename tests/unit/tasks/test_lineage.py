@@ -164,6 +164,19 @@ def test_a_model_whose_data_are_not_here_is_named_and_hides_no_other(
     ]
 
 
+def test_a_clone_without_the_cache_is_told_to_fetch_it(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepared = world.now["data/prepared"][0]
+    object_path(world.root, prepared).unlink()
+
+    assert main(["r1"]) == 2
+    assert capsys.readouterr().err == (
+        f"data/prepared with md5 {prepared} is neither in the workspace nor in DVC's cache; `dvc "
+        "fetch --all-commits` brings what was pushed\n"
+    )
+
+
 def test_models_of_many_old_commits_whose_data_are_gone_take_four_lines(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,6 +238,8 @@ def test_what_is_damaged_or_missing_is_one_line(
     (world.root / "dvc.lock").write_bytes(b"stages: \xff")
     assert refused("r1").startswith("dvc.lock: expected UTF-8, found ")
     (world.root / "dvc.lock").unlink()
+    assert refused("r1").startswith(f"{world.root}: no dvc.yaml here; run this from the repository")
+    (world.root / "dvc.yaml").touch()
     assert refused("r1") == f"{world.root}/dvc.lock: nothing has run here yet\n"
 
 

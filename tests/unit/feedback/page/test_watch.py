@@ -49,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def prefect() -> Iterator[Prefect]:
     server = Prefect()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()

@@ -233,6 +233,32 @@ def test_gold_items_and_repeats_take_no_place_of_a_pair(desk: Any, make_pairs: A
     assert (desk.progress().judgments, desk.progress().complete) == (100, True)
 
 
+@pytest.mark.parametrize(
+    ("rates", "purpose"),
+    [
+        ({"gold_rate": 1.0, "repeat_rate": 0.0}, "gold"),
+        ({"gold_rate": 0.0, "repeat_rate": 1.0}, "repeat"),
+    ],
+)
+def test_a_check_whose_lease_expired_is_served_again(
+    desk: Any, make_pairs: Any, rates: dict[str, float], purpose: str
+) -> None:
+    """Whoever does not know the right answer could otherwise wait until it is gone."""
+    desk.hire("ana")
+    desk.publish(make_pairs(4))
+    gold = make_pairs(1, key="gold", start=1000)
+    with desk.database.writing() as connection:
+        rounds.add_pairs(connection, gold, {gold[0].pair_id: "a"})
+    for _ in range(2):
+        desk.answer("ana", "a", ServeParams(gold_rate=0, repeat_rate=0))
+    late = desk.serve("ana", ServeParams(lease_ms=-1, repeat_gap=1, **rates))
+    assert late.purpose == purpose
+    again = desk.serve("ana", ServeParams(repeat_gap=1, **rates))
+    assert (again.assignment_id, again.swap) == (late.assignment_id, late.swap)
+    desk.submit(again)
+    assert desk.serve("ana", ServeParams(repeat_gap=1, **rates)).pair != late.pair
+
+
 def test_the_time_of_an_answer_is_never_longer_than_since_it_was_served(
     desk: Any, make_pairs: Any
 ) -> None:

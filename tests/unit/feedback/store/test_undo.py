@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from feedback.store import standing
+from feedback.store import rounds, standing
 from feedback.store.submissions import RefusedError
 
 
@@ -109,3 +109,20 @@ def test_undo_steps_over_a_pair_that_has_left_its_round(desk: Any, make_pairs: A
         [pair for pair in pairs if pair.pair_id not in (first.pair.pair_id, second.pair.pair_id)]
     )
     assert desk.undo("ana") is None
+
+
+def test_an_answer_that_is_undone_while_a_round_is_read_is_there_to_the_end(
+    desk: Any, make_pairs: Any
+) -> None:
+    """A round that was complete would otherwise be taken without one of its answers."""
+    desk.hire("ana")
+    desk.publish(make_pairs(2))
+    desk.answer("ana", "a")
+    desk.answer("ana", "b")
+    with desk.database.reading() as connection:
+        (before,) = rounds.progress(connection)
+        desk.undo("ana")
+        (after,) = rounds.progress(connection)
+    assert before == after
+    assert (after.complete, after.judgments) == (True, 2)
+    assert (desk.progress().complete, desk.progress().judgments) == (False, 1)

@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tasks.comparing.differences import (
     Differing,
+    UnknownError,
     code,
     data,
     other_rewards,
@@ -124,6 +127,14 @@ def test_data_stand_on_their_own_side_and_what_mlflow_does_not_know_is_no_differ
     there = Differing("data/a", here.second, here.first)
     assert data(whole, part) == [here, Differing("data/b", "222222222 (not here)", "-")]
     assert (data(whole, run), data(run, whole)) == ([here], [there])
+
+
+def test_data_are_not_called_equal_to_those_of_a_run_that_made_none():
+    whole = of("commit", {}, Ran("sample@r1", {}, {"data/a": "1" * 32}, {}))
+    resumed = of("run", {}, Ran("ppo@r1", {}, {"models/m": "5" * 32}, {}))
+    for sides in ((whole, resumed), (resumed, whole), (resumed, resumed)):
+        with pytest.raises(UnknownError, match="only what a run made itself"):
+            data(*sides)
 
 
 def test_each_measure_of_a_reward_model_is_subtracted_from_the_second_side():

@@ -89,9 +89,15 @@ def test_a_curve_leaves_room_for_a_round_that_only_the_other_side_has(tmp_path: 
     figure = picture(SIDES, [results(), results()], [ours, theirs], ["r1", "r2", "r3"])
 
     curves = [points_of(line) for line in figure.axes[4].lines]
+    drawn = [np.isnan(np.asarray(line.get_ydata(), dtype=float)) for line in figure.axes[4].lines]
     assert figure.axes[5].lines[:] == [], "nobody has this curve"
     # r1 takes three iterations at most, r2 one: r3 begins at 4 on both sides.
     assert curves == [
         [(0.0, 1.0), (1.0, 2.0), (4.0, 3.0), (5.0, 4.0)],
         [(0.0, 5.0), (1.0, 6.0), (2.0, 7.0), (3.0, 8.0)],
+    ]
+    # No line over what a side never ran: the third iteration of r1, and r2; r3.
+    assert [gaps.tolist() for gaps in drawn] == [
+        [False, False, True, True, False, False],
+        [False, False, False, False, True],
     ]

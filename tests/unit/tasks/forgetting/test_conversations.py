@@ -8,7 +8,7 @@ import pytest
 from preferences.demonstrations import read_demonstrations
 from preferences.withdrawals import WITHDRAWN_TEXTS, load_withdrawals
 from tasks.forget import main
-from tests.traced_world import World
+from tests.traced_world import World, lines
 
 
 def turns(*said: str) -> list[dict[str, str]]:
@@ -44,3 +44,25 @@ def test_a_conversation_that_was_forgotten_stays_out_when_its_file_comes_back(
 
     withdrawn = load_withdrawals(world.root / WITHDRAWN_TEXTS)
     assert [one["response"] for one in withdrawn.kept(read_demonstrations(own))] == ["y"]
+
+
+def test_of_votes_of_ones_own_the_response_is_withdrawn_and_not_what_others_answered_as_well(
+    world: World,
+) -> None:
+    own = world.root / "votes.jsonl"
+    asked = {"prompt": "Tell me a story.", "votes": ["a"], "workers": ["w"]}
+    rows = [
+        {**asked, "response_a": "Kim lived in a wood.", "response_b": "No."},
+        {**asked, "response_a": "A fox lived in a wood.", "response_b": "No."},
+    ]
+    own.write_text(lines(rows))
+    params = world.root / "params.yaml"
+    named = "\nprepare:\n  sources: [{path: votes.jsonl}]\n"
+    params.write_text(params.read_text().replace("\nprepare:\n", named))
+
+    assert main(["--matching", "Kim", "--yes"]) == 0
+
+    assert own.read_text() == lines(rows[1:])
+    withdrawn = load_withdrawals(world.root / WITHDRAWN_TEXTS)
+    pairs = [{"prompt": r["prompt"], "chosen": r["response_a"], "rejected": "No."} for r in rows]
+    assert withdrawn.kept(pairs) == pairs[1:]

@@ -2,7 +2,11 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
+import pytest
+
+from preferences.records import pair_id
 from preferences.withdrawals import WITHDRAWN_JUDGMENTS, WITHDRAWN_TEXTS
 from tasks.forgetting.plan import Plan, make_plan
 from tasks.forgetting.wanted import Wanted
@@ -103,3 +107,35 @@ def load_of(plan: Plan) -> Callable[[str, str], bool]:
 
     found = Withdrawals(frozenset(one for added in plan.tombstones.values() for one in added))
     return found.holds
+
+
+@pytest.mark.parametrize(
+    "voted",
+    [
+        {"prompt": "p", "response_a": "x", "response_b": "y", "votes": ["b"], "workers": ["cy"]},
+        {"data": {"prompt": "p", "left": "y", "right": "x"},
+         "annotations": [{"completed_by": {"email": "cy"}, "result": []}]},
+    ],
+    ids=["votes", "a task of Label Studio"],
+)  # fmt: skip
+def test_votes_among_the_sources_take_along_the_preferences_and_models_that_came_of_them(
+    world: World, voted: dict[str, Any]
+) -> None:
+    """Neither the vote nor the preference says that they belong together."""
+    preference = {
+        "pair_id": pair_id("p", "y", "x"), "prompt_id": "q", "prompt": "p", "chosen": "y",
+        "rejected": "x", "source": "votes.jsonl",
+    }  # fmt: skip
+    world.prepare(["one", "two"], ["one"], pairs=[preference])
+    world.start()
+    world.round("r1", START, ["bob"], "first")
+    (world.root / "votes.jsonl").write_text(json.dumps(voted) + "\n")
+    params = world.root / "params.yaml"
+    named = "\nprepare:\n  sources: [{path: votes.jsonl}]\n"
+    params.write_text(params.read_text().replace("\nprepare:\n", named))
+
+    plan = make_plan(world.root, Wanted("annotator", "cy"))
+
+    assert names(world, plan) == {"data/prepared/preferences/train.jsonl"}
+    assert stages(world, plan)["."][0] == "prepare"
+    assert {"models/rounds/r1/reward", "models/rounds/r1/policy"} <= {m.path for m in plan.models}

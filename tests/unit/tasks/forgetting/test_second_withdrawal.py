@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 
 from feedback.annotators import FileAnnotator, LabelParams
-from feedback.judgments import Pair
-from preferences.records import Judgment, pair_id
+from preferences.records import Judgment
 from preferences.withdrawals import WITHDRAWN_JUDGMENTS, load_withdrawals
 from tasks.forget import main
 from tasks.forgetting.own_rows import without
 from tasks.forgetting.places import TEXT_START
 from tasks.forgetting.wanted import Wanted
 from tests.traced_world import World
+from tests.unit.tasks.forgetting.asked_pairs import two_pairs
 from tests.unit.tasks.forgetting.test_forgotten import name_own
 
 
@@ -54,11 +54,7 @@ def test_a_round_does_not_wait_for_those_who_were_withdrawn_one_after_the_other(
     tmp_path: Path,
 ) -> None:
     """Their skips had one name, so one vote: the pair was short of one for ever."""
-    pairs = [
-        Pair(pair_id=pair_id(prompt, "x", "y"), round="r1", prompt=prompt,
-             response_a="x", response_b="y")
-        for prompt in ("p", "q")
-    ]  # fmt: skip
+    pairs = two_pairs()
     said = [
         Judgment.of(pair, annotator_id=name, kind="human", choice="a").to_row()
         for pair in pairs

@@ -147,13 +147,15 @@ def test_turns_in_the_spellings_of_others_are_read_from_a_cell_as_from_a_line(
     ("read", "row", "said"),
     [
         (own_demonstrations, {"conversations": [HUMAN, {"from": "gpt", "value": 1}]},
-         'field "messages": message 1: expected {"role", "content"}, got an object'),
+         'field "messages": message 1: expected {"role", "content"}, '
+         'got an object with "from", "value"'),
         (own_demonstrations, {"conversations": [HUMAN]},
          'field "messages": expected an assistant\'s turn behind others, got no assistant\'s turn'),
         (own_demonstrations, {"prompt": "Kim?", "completion": [HUMAN, GPT]},
          'field "completion": expected a single assistant message as response, got 2 turns'),
         (own_prompts, {"prompt": [HUMAN]},
-         'field "prompt": message 1: expected {"role", "content"}, got an object'),
+         'field "prompt": message 1: expected {"role", "content"}, '
+         'got an object with "from", "value"'),
     ],
 )  # fmt: skip
 def test_of_wrong_turns_a_cell_is_told_what_a_line_is(

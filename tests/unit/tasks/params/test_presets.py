@@ -154,6 +154,17 @@ def test_another_preset_replaces_what_the_first_has_written(root: Path) -> None:
     assert [change.key for change in changes if change.own] == ["ppo.rollout_size"]
 
 
+def test_a_model_of_the_hub_keeps_the_revision_that_was_named_for_it(root: Path) -> None:
+    """Without one the model is refused; naming it and taking the preset again has to help."""
+    with pytest.raises(ParamsError, match="no such model folder; of a model of the hub"):
+        take_preset(root, "1b-gpu", "some/model")
+    edit(root, "  revision: null", "  revision: abc")
+    take_preset(root, "1b-gpu", "some/model")
+
+    base = load_params(root / "params.yaml").base
+    assert (base.model, base.revision) == ("some/model", "abc")
+
+
 def test_a_model_in_a_folder_drops_the_revision_of_one_on_the_hub(root: Path) -> None:
     edit(root, "  model: null\n  revision: null", "  model: some/model\n  revision: abc")
     take_preset(root, "1b-gpu", "mine")

@@ -135,6 +135,7 @@ def test_an_empty_section_is_not_taken_for_defaults(params: ParamsFile, name: st
         ("ppo.kl_coef", -0.1, "greater than or equal to 0"),
         ("ppo.clip_range", 0, "greater than 0"),
         ("ppo.optimiser.beta1", 1.0, "less than 1"),
+        ("reward.label_smoothing", 0.5, "less than 0.5"),
         ("sample.against_sft", 1.5, "less than or equal to 1"),
         ("sample.sampling.temperature", 0.0, "greater than 0"),
     ],

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tasks.promoting.cards import model_card, summary
 from tasks.promoting.registration import Waiting, _trained
 
 OLD, NEW = "0" * 32 + ".dir", "1" * 32 + ".dir"
@@ -20,7 +21,7 @@ def root(tmp_path: Path) -> Path:
         folder = tmp_path / "results" / place
         folder.mkdir(parents=True)
         (folder / "metrics.json").write_text(json.dumps({"gold": {"mean": 8.6}}))
-    (tmp_path / "start.json").write_text(json.dumps({"tags": {}}))
+    (tmp_path / "start.json").write_text(json.dumps({"execution": "e", "tags": {}}))
     return tmp_path
 
 
@@ -48,3 +49,18 @@ def test_figures_of_the_policy_before_are_not_those_of_one_that_was_trained_anew
     after = trained(root, stage, NEW)
     assert after.heldout == {"gold": {"mean": 8.6}}
     assert after.test == (after.heldout if stage == "ppo@r3" else None)
+
+
+@pytest.mark.parametrize(("dirty", "words"), [("true", " with uncommitted changes"), ("false", "")])
+def test_a_commit_is_not_said_to_be_all_that_made_a_model_where_files_were_changed(
+    root: Path, dirty: str, words: str
+) -> None:
+    start = {"execution": "e", "tags": {"git.commit": "c0ffee"}}
+    (root / "start.json").write_text(json.dumps(start))
+    execution = root / ".work/executions/e"
+    execution.mkdir(parents=True)
+    (execution / "start.json").write_text(json.dumps({"tags": {"git.dirty": dirty}}))
+
+    one = trained(root, "sft", NEW)
+    assert f"at commit c0ffee{words}.\n" in model_card(one)
+    assert f"commit c0ffee{words}.\n" in summary(one)

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tasks.pruning.kept import has_strangers, kept_runs
-from tasks.pruning.leftovers import kept_workspaces, variants
+from tasks.pruning.leftovers import kept_workspaces, staying_variants, variants
 from tasks.workspace.git import git
+from tasks.workspace.worktrees import SETTINGS
 from tests.traced_world import START, World, object_path, one_round, put
 
 POLICY = "models/rounds/r1/policy"
@@ -90,3 +91,38 @@ def test_only_workspaces_of_variants_that_nothing_describes_any_more_go(tmp_path
     assert [one.name for one in variants(tmp_path)] == ["gone", "minette-seed1"]
     kept = [path.relative_to(tmp_path / ".work").as_posix() for path in kept_workspaces(tmp_path)]
     assert kept == ["variants/mine-default-seed1", "variants/no_kl", "runs/gone", "stages/gone"]
+
+
+def test_variants_with_labels_of_people_and_those_of_other_branches_stay(tmp_path: Path) -> None:
+    """Their outputs can be made again, what people said cannot; a branch may be checked out again.
+
+    The branch of an ordered run, which has the params of its revision, keeps nothing.
+    """
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / "dvc.yaml").touch()
+    git(tmp_path, "add", "dvc.yaml")
+    git(tmp_path, "commit", "-q", "-m", "one", settings=SETTINGS)
+    for branch, described in (
+        ("mine", "params/elsewhere.yaml"),
+        ("other", "experiments/params/sweep.yaml"),
+        ("runs/old", "params/gone.yaml"),
+    ):
+        git(tmp_path, "checkout", "-q", "-b", branch, "main")
+        (tmp_path / described).parent.mkdir(parents=True)
+        (tmp_path / described).touch()
+        git(tmp_path, "add", described)
+        git(tmp_path, "commit", "-q", "-m", branch, settings=SETTINGS)
+        git(tmp_path, "checkout", "-q", "main")
+    for name in ("elsewhere", "gone", "labelled", "sweep-default-seed1"):
+        (tmp_path / ".work/variants" / name).mkdir(parents=True)
+        (tmp_path / ".work/variants" / name / "dvc.yaml").touch()
+    (tmp_path / ".work/variants/labelled/.work/feedback").mkdir(parents=True)
+
+    assert [one.name for one in variants(tmp_path)] == ["gone"]
+    kept = [path.name for path in kept_workspaces(tmp_path)]
+    assert kept == ["elsewhere", "labelled", "sweep-default-seed1"]
+    assert staying_variants(tmp_path) == {
+        "elsewhere": "the branch mine describes it",
+        "labelled": "it has a labelling store of its own, .work/feedback",
+        "sweep-default-seed1": "the branch other describes it",
+    }

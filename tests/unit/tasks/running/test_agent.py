@@ -26,6 +26,7 @@ while True:
 """What takes three times as long as a process has that does not hear of the death of another."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_processes_that_are_asked_to_end_have_the_time_that_they_need(
     tmp_path: Path, number: signal.Signals

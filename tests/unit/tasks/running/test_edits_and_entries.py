@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 
 from tasks.running.provenance import FalseEntryError, require_true_entries
 from tasks.running.snapshot import ChangedMeanwhileError, take_snapshot
-from tests.unit.tasks.running.test_provenance import note, write_lock
+from tests.unit.tasks.running.test_provenance import keep_run, note, write_lock
 from tests.unit.tasks.running.test_provenance import root as root
 
 
@@ -29,6 +29,7 @@ def test_an_entry_that_has_more_than_the_stage_used_is_false(root: Path, part: s
     else:
         lock["stages"]["sft"]["params"]["params.yaml"]["sft.new"] = 3
     YAML().dump(lock, root / "dvc.lock")
+    keep_run(root, lock["stages"]["sft"])
 
     with pytest.raises(FalseEntryError, match=words):
         require_true_entries(root)

@@ -1,5 +1,6 @@
 """What a stage knows of its inputs: their manifests, their hashes and the paths of its round."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -50,11 +51,11 @@ def test_a_model_without_a_whole_manifest_is_refused_before_anything_is_written(
 
 
 def test_inputs_are_hashed_as_dvc_recorded_them(tmp_path: Path):
-    assert input_hashes(tmp_path, ["models/sft"]) == {}
+    assert input_hashes(tmp_path, ["models/sft"], {}) == {}
     (tmp_path / "dvc.lock").write_text(LOCK)
 
-    assert input_hashes(tmp_path, ["models/sft"]) == {"models/sft": "bbb.dir"}
-    assert input_hashes(tmp_path, ["models", "data/prepared"]) == {
+    assert input_hashes(tmp_path, ["models/sft"], {}) == {"models/sft": "bbb.dir"}
+    assert input_hashes(tmp_path, ["models", "data/prepared"], {}) == {
         "data/prepared": "aaa.dir",
         "models/rounds/r1/reward": "ddd.dir",
         "models/sft": "bbb.dir",
@@ -86,3 +87,37 @@ def test_params_and_input_hashes_go_to_mlflow_with_the_run(place: Workplace):
     assert start["params"]["report.samples"] == load_params(ROOT / "params.yaml").report.samples
     assert start["params"]["run.seed"] == load_params(ROOT / "params.yaml").run.seed
     assert {key.partition(".")[0] for key in start["params"]} == {"run", "report"}
+
+
+DEFINITION = """\
+stages:
+  probe:
+    cmd: exec python probe.py
+    deps: [data/rows.jsonl]
+    outs: [results/probe]
+"""
+STALE = """\
+schema: '2.0'
+stages:
+  rows:
+    cmd: exec python rows.py
+    outs:
+    - {path: data/rows.jsonl, hash: md5, md5: 0123456789abcdef0123456789abcdef, size: 1}
+"""
+
+
+def test_an_input_has_the_hash_of_what_was_read_where_a_git_stash_took_its_entry(
+    place: Workplace,
+):
+    """The stage before has written other rows than those of the commit, whose dvc.lock is back."""
+    (place.root / "dvc.yaml").write_text(DEFINITION)
+    (place.root / "dvc.lock").write_text(STALE)
+    (place.root / "data").mkdir()
+    (place.root / "data/rows.jsonl").write_text("{}\n")
+
+    code, err = place.run("", arguments="name='probe', inputs=('data/rows.jsonl',)")
+
+    assert code == 0, err
+    (path,) = place.root.glob(".work/spool/probe/*/start.json")
+    digest = hashlib.md5(b"{}\n").hexdigest()
+    assert json.loads(path.read_text())["inputs"] == {"data/rows.jsonl": digest}

@@ -39,6 +39,7 @@ def interrupted(rank: int) -> None:
     FirstStage.log = log_and_signal  # type: ignore[method-assign]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sharded", [False, True], ids=["whole", "divided"])
 def test_processes_on_gpus_of_two_kinds_resume_from_one_checkpoint(
     built: Path, sharded: bool

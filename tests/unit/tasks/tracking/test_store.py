@@ -16,6 +16,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
 
+from tasks.tracking.registered import ensure_version
 from tasks.tracking.store import connect, find_run
 
 
@@ -116,6 +117,7 @@ class SlowStore(BaseHTTPRequestHandler):
         """Nothing."""
 
 
+@pytest.mark.long
 def test_the_reply_to_a_large_artifact_is_waited_for_longer_and_it_is_sent_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -123,7 +125,7 @@ def test_the_reply_to_a_large_artifact_is_waited_for_longer_and_it_is_sent_once(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     monkeypatch.setattr(SlowStore, "received", [])
     server = HTTPServer(("127.0.0.1", 0), SlowStore)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}/api/2.0/mlflow-artifacts/artifacts"
     (tmp_path / "large").write_bytes(bytes(20_000_000))  # 4 s at 5 MB a second
     (tmp_path / "small").write_bytes(b"{}")
@@ -135,3 +137,19 @@ def test_the_reply_to_a_large_artifact_is_waited_for_longer_and_it_is_sent_once(
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_model_is_registered_where_it_is_though_another_store_was_met_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where `make sync` sends what an earlier store still lacks."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")  # MLflow sets it at each connection.
+    first, other = (f"sqlite:///{tmp_path}/{name}.db" for name in ("first", "other"))
+    store = connect(first)
+    run = store.client.create_run(store.experiment)
+    model = store.client.create_logged_model(
+        store.experiment, name="policy", source_run_id=run.info.run_id
+    )
+    connect(other)
+    version = ensure_version(connect(first), model, "models/rounds/r1/policy", "0" * 32)
+    assert (version.name, version.run_id) == ("rlhf-policy", run.info.run_id)

@@ -30,9 +30,9 @@ def dvc(root: Path, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("level", "folder", "where"),
     [
-        ("--system", "/srv/all", "/srv/all"),
+        pytest.param("--system", "/srv/all", "/srv/all", marks=pytest.mark.long),
         ("--global", "~/mine", "home/mine"),
-        ("--local", "../near", "near"),
+        pytest.param("--local", "../near", "near", marks=pytest.mark.long),
     ],
 )
 def test_the_folder_is_the_one_that_dvc_uses(
@@ -47,7 +47,7 @@ def test_the_folder_is_the_one_that_dvc_uses(
     assert found.resolve() == (root / said / "files/md5").resolve()
 
 
-@pytest.mark.parametrize("name", ["mine", "mine #1, ada's"])
+@pytest.mark.parametrize("name", [pytest.param("mine", marks=pytest.mark.long), "mine #1, ada's"])
 def test_a_workspace_shares_the_cache_of_the_user_s_own_settings(
     root: Path, tmp_path: Path, name: str
 ) -> None:

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from tasks.workspace import dvc_lockfile
 from tasks.workspace.dvc_lockfile import (
     CONFLICT,
+    EMPTY,
     DamagedLockError,
     parsed,
     read_lock,
@@ -134,6 +135,8 @@ def test_one_that_changes_while_it_is_read_is_none(
         (b"- sft\n", "expected a mapping with an entry for each of its stages"),
         (b"stages:\n  sft:\n", "expected a mapping with an entry for each of its stages"),
         (b"stages: {}\n# caf\xe9\n", "not UTF-8 (byte 16)"),
+        (b"", EMPTY),
+        (b"\n", EMPTY),
     ],
 )  # fmt: skip
 def test_a_damaged_one_is_named_in_one_line(tmp_path: Path, content: bytes, problem: str) -> None:

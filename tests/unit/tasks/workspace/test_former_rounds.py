@@ -74,6 +74,62 @@ def test_what_the_cache_does_not_have_stays(root: Path) -> None:
     assert (found(root), (root / "dvc.lock").read_text()) == before
 
 
+DEFINITION = """\
+stages:
+  sft: {cmd: python, outs: [models/sft]}
+  sample:
+    foreach: ${rounds}
+    do: {cmd: python, outs: ["data/rounds/${key}/rows.jsonl"]}
+  ppo:
+    foreach: ${rounds}
+    do: {cmd: python, outs: ["models/rounds/${key}/policy"]}
+"""
+
+
+def test_outputs_that_a_checkout_of_another_commit_left_go_too(root: Path) -> None:
+    """Its dvc.lock knows nothing of the second round; a file that nobody has cached stays."""
+    (root / "dvc.yaml").write_text(DEFINITION)
+    text = (root / "dvc.lock").read_text()
+    only_r1 = text[: text.index("  ppo@r2:")]
+    (root / "dvc.lock").write_text(only_r1)
+    (root / "models/rounds/r2/notes").write_text("mine")
+    (root / "data/rounds/r3").mkdir()
+    (root / "data/rounds/r3/rows.jsonl").write_text("not cached")
+    everything = found(root)
+
+    assert put_away_former_rounds(root, ["r1"]) == ["r2"]
+
+    gone = {f"models/rounds/r2/policy{name}" for name in ("", "/weights")}
+    gone |= {f"data/rounds/r2{name}" for name in ("", "/rows.jsonl")}
+    assert found(root) == everything - gone
+    assert (root / "dvc.lock").read_text() == only_r1
+
+
+def test_what_dvc_lock_names_otherwise_stays_though_the_cache_has_it(root: Path) -> None:
+    """Somebody put another version there; and a draft of an output is no round's."""
+    (root / "dvc.yaml").write_text(DEFINITION)
+    rows = root / "data/rounds/r2/rows.jsonl"
+    rows.write_text("another version")
+    cached(root, b"another version")
+    file(root, "data/rounds/.r9.draft/rows.jsonl")
+
+    assert put_away_former_rounds(root, ["r1"]) == ["r2"]  # Of its model.
+
+    assert rows.read_text() == "another version"
+    assert "  sample@r2:" in (root / "dvc.lock").read_text()
+    assert (root / "data/rounds/.r9.draft/rows.jsonl").is_file()
+
+
+def test_what_the_cache_has_damaged_stays(root: Path) -> None:
+    weights = hashlib.md5(b"models/rounds/r2/policy/weights").hexdigest()
+    (root / ".dvc/cache/files/md5" / weights[:2] / weights[2:]).write_text("other bytes")
+
+    assert put_away_former_rounds(root, ["r1"]) == ["r2"]  # Of its rows.
+
+    assert (root / "models/rounds/r2/policy/weights").is_file()
+    assert "  ppo@r2:" in (root / "dvc.lock").read_text()
+
+
 def test_all_rounds_of_params_yaml_stay(root: Path) -> None:
     before = found(root)
     assert put_away_former_rounds(root, ["r1", "r2", "r3"]) == []

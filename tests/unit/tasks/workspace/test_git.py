@@ -45,7 +45,7 @@ class _Refuses(BaseHTTPRequestHandler):
 def token_refused() -> Iterator[int]:
     """The port of a server of git's that takes no token, as after it has expired."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Refuses) as server:
-        Thread(target=server.serve_forever).start()
+        Thread(target=server.serve_forever, args=(0.01,)).start()
         yield server.server_port
         server.shutdown()
 

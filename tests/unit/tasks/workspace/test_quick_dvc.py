@@ -80,6 +80,7 @@ def test_entries_of_other_stages_are_not_written_again(tmp_path: Path) -> None:
     assert lock(root) == quoted  # DVC itself would leave the quotes out.
 
 
+@pytest.mark.long
 def test_a_name_in_quotes_is_the_stage_of_that_name(tmp_path: Path) -> None:
     """Somebody has edited the file; with the name twice, DVC would never read it again."""
     root = build(tmp_path / "root")

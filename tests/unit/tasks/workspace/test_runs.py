@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from dvc.config import Config
 from ruamel.yaml import YAML
 
 from tasks.params.loading import ParamsError, load_params
@@ -89,6 +90,14 @@ def test_remotes_that_a_file_names_by_a_relative_path_are_the_same_place(root: P
     assert f"url = {root.parent / 'remote'}" in (workspace / ".dvc/config.local").read_text()
 
 
+def test_a_remote_in_ones_home_is_the_same_place_to_dvc(root: Path):
+    (root / ".dvc/config").write_text("['remote \"shared\"']\n    url = ~/remote\n")
+    commit(root, "a remote for each of us")
+    workspace = prepare_run(root, "mine", None, of())
+    url = Config(dvc_dir=str(workspace / ".dvc"))["remote"]["shared"]["url"]
+    assert url == str(Path.home() / "remote")
+
+
 def test_the_keys_of_a_remote_are_for_their_owner_only_in_a_workspace_too(root: Path):
     local = root / ".dvc/config.local"
     local.write_text("['remote \"shared\"']\n    password = hunter2\n")
@@ -103,6 +112,13 @@ def test_a_variant_and_then_the_overrides_are_laid_over_the_params(root: Path):
     workspace = prepare_run(root, "mine", None, of(recipe="seed1", values={"sft.epochs": 2}))
     params = load_params(workspace / "params.yaml")
     assert (params.run.seed, params.sft.epochs) == (1, 2)
+
+
+def test_a_section_that_is_named_whole_replaces_what_the_params_have(root: Path):
+    whole = {"temperature": 0.7, "max_new_tokens": 32}
+    workspace = prepare_run(root, "mine", None, of(values={"ppo.sampling": whole}))
+    sampling = load_params(workspace / "params.yaml").ppo.sampling
+    assert (sampling.temperature, sampling.max_new_tokens) == (0.7, 32)
 
 
 def test_a_variant_that_is_no_yaml_leaves_no_run_behind(root: Path):
@@ -151,6 +167,12 @@ def test_who_labels_is_chosen(root: Path, people: bool | None, before: str, afte
 
 WRONG = [
     (of(values={"ppo.kl_coeff": 1}), r"^ppo\.kl_coeff: unknown key; did you mean ppo\.kl_coef\?"),
+    # As a sweep or a form would be filled in by somebody who thinks of params.yaml.
+    (
+        of(values={"run": {"seed": 1, "threads": 1}, "ppo.sampling": {"temperature": 1.0}}),
+        r"^run: as a whole section it would lose device, precision; name single parameters, as in "
+        r"run\.seed\nppo\.sampling: .* lose max_new_tokens; .* ppo\.sampling\.temperature$",
+    ),
     (of(values={"ppo.kl_coef": "much"}), r"^ppo\.kl_coef: .*found 'much'"),
     (of(until="pp@r1"), r"^until: no stage 'pp@r1'; did you mean ppo@r1\?"),
     (of(until="ppo@r3", rounds=2), r"^until: no stage 'ppo@r3'; did you mean ppo@r"),

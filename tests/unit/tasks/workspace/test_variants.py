@@ -59,6 +59,17 @@ def test_tracked_uncommitted_changes_come_along_and_leave_no_stash(root: Path) -
     assert (prepare_workspace(root, "no_kl") / "code.py").read_text() == "three\n"
 
 
+def test_a_file_that_git_has_only_noted_comes_along(root: Path) -> None:
+    """Git makes no stash of it: "error: Entry 'new.py' not uptodate. Cannot merge."."""
+    (root / "code.py").write_text("two\n")
+    (root / "new.py").write_text("new\n")
+    git(root, "add", "--intent-to-add", "new.py")
+    before = git(root, "status", "--porcelain")
+    workspace = prepare_workspace(root, "no_kl")
+    assert [(workspace / name).read_text() for name in ("code.py", "new.py")] == ["two\n", "new\n"]
+    assert git(root, "status", "--porcelain") == before
+
+
 def test_a_file_that_was_only_touched_changes_nothing(root: Path) -> None:
     os.utime(root / "code.py", (1, 1))
     assert (prepare_workspace(root, "no_kl") / "code.py").read_text() == "one\n"

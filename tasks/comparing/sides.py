@@ -15,6 +15,7 @@ from tasks.tracking.sent import DEFAULT_STORE
 from tasks.tracking.shipping import quiet_mlflow, tracking_uri
 from tasks.workspace.files import git_commit
 from tasks.workspace.git import GitError, git
+from tasks.workspace.runs import branch_of
 from tasks.workspace.withdrawn import models_withdrawn, outputs_withdrawn
 from tasks.workspace.worktrees import RUNS_FOLDER, VARIANTS_FOLDER, workspaces
 
@@ -58,8 +59,10 @@ def side(root: Path, name: str) -> Side:
     for folder, kind in ((VARIANTS_FOLDER, "variant"), (RUNS_FOLDER, "ordered run")):
         if (root / folder / name) in known:
             return _workspace(root / folder / name, name, kind)
-    if (commit := _commit(root, name)) is not None:
-        return _recorded(Records(root, Contents(root), commit), root, name, "commit", commit)
+    # `tasks.prune` removes the workspace of a run that has ended; its branch stays.
+    for revision, kind in ((name, "commit"), (branch_of(name), "ordered run")):
+        if (commit := _commit(root, revision)) is not None:
+            return _recorded(Records(root, Contents(root), commit), root, name, kind, commit)
     if (found := _run(root, name)) is not None:
         return found
     folders = (root / VARIANTS_FOLDER, root / RUNS_FOLDER)

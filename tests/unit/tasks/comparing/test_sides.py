@@ -228,10 +228,11 @@ def test_a_variant_is_a_side_and_code_that_its_stages_used_in_another_version_is
             "+2.00", "(-0.48", "to", "+4.48,", "3", "prompts)"] in lines  # fmt: skip
 
 
+@pytest.mark.parametrize("pruned", [False, True])
 def test_an_ordered_run_is_a_side_by_its_name(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: World, capsys: pytest.CaptureFixture[str], *, pruned: bool
 ) -> None:
-    """Its branch is called runs/NAME."""
+    """Its branch is called runs/NAME, and stays where `tasks.prune` removes its workspace."""
     (world.root / "dvc.yaml").write_text("stages: {}\n")
     world.track("dvc.yaml")
     commit = world.commit("third")
@@ -239,6 +240,8 @@ def test_an_ordered_run_is_a_side_by_its_name(
         assert git(workspace, "rev-parse", "HEAD") == commit
     git(workspace, "commit", "--quiet", "--allow-empty", "-m", "End")
     commit = git(workspace, "rev-parse", "HEAD")
+    if pruned:
+        git(world.root, "worktree", "remove", "--force", str(workspace))
 
     assert main(["third", "sweep-1"]) == 0
 

@@ -227,7 +227,7 @@ def _end(
 ) -> State[None] | None:
     """The last state of a flow run, once it has one; None: it was deleted.
 
-    Reminds of workers that are not there.
+    Reminds of a pool that is paused, and of workers that are not there.
 
     Raises:
         _UnwantedError: nobody wants it any more.
@@ -268,10 +268,17 @@ def _require_place(client: SyncPrefectClient, run: FlowRun, pool: str) -> None:
 
 def _remind(client: SyncPrefectClient, pool: str, logger: Logger) -> None:
     try:
+        paused = client.read_work_pool(pool).is_paused
         workers = client.read_workers_for_work_pool(pool)
     except ObjectNotFound:  # The pool was deleted; a worker makes it anew.
-        workers = []
-    if not any(worker.status == "ONLINE" for worker in workers):
+        paused, workers = False, []
+    if paused:
+        logger.warning(
+            "The work pool %s is paused; `prefect work-pool resume %s` lets its workers go on",
+            pool,
+            pool,
+        )
+    elif not any(worker.status == "ONLINE" for worker in workers):
         logger.warning(
             "No worker of the pool %s is online; `python -m flows.worker %s` starts one", pool, pool
         )

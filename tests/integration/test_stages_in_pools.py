@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from prefect import flow, task
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.client.schemas.objects import State
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
@@ -264,6 +265,27 @@ def test_a_stage_whose_pool_was_deleted_is_ordered_anew_once_a_worker_has_made_i
     )
     elsewhere.join()
     assert ending == Ending("ran")
+
+
+def test_a_stage_that_waits_in_a_paused_pool_says_so(
+    client: SyncPrefectClient,
+    order: Order,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    """Its worker is online all the while."""
+    monkeypatch.setattr(stage_flow, "REMIND_SECONDS", 0.0)
+    register("paused", "process", {})
+    client.send_worker_heartbeat("paused", "worker", 30)
+    client.update_work_pool("paused", WorkPoolUpdate(is_paused=True))
+    looks = iter([False, True])
+
+    with caplog.at_level(logging.WARNING, LOGGER.name):
+        run_there(order, "paused", "e", logger=LOGGER, is_cancelled=lambda: next(looks))
+
+    assert caplog.messages == [
+        "The work pool paused is paused; `prefect work-pool resume paused` lets its workers go on"
+    ]
 
 
 ENDED = pytest.mark.parametrize(

@@ -73,6 +73,7 @@ def run_workspace(
         with held(workspace.parent / ".lock"):
             new = _check_out(root, workspace, revision)
             died = stack.enter_context(sole_use(workspace, driver))
+            _remove_locks(workspace)
             try:
                 share_cache(root, workspace)
                 bring_withdrawn(root, workspace)
@@ -240,6 +241,13 @@ def _check_out(root: Path, workspace: Path, revision: str | None) -> bool:
     elif not (workspace / ".git").exists():
         worktree_git(root, "worktree", "add", "--quiet", str(workspace), branch)
     return new
+
+
+def _remove_locks(workspace: Path) -> None:
+    """Remove what a git that was killed during a commit has left: here nobody else commits."""
+    for locked in ("index", "HEAD", f"refs/heads/{branch_of(workspace.name)}"):
+        lock = ("rev-parse", "--path-format=absolute", "--git-path", f"{locked}.lock")
+        Path(worktree_git(workspace, *lock)).unlink(missing_ok=True)
 
 
 def _start(root: Path, name: str, revision: str | None) -> str:

@@ -250,6 +250,20 @@ def test_a_worktree_that_a_dead_git_has_left_half_is_made_again(root: Path, fold
     remove_run(root, "mine")
 
 
+@pytest.mark.parametrize("locked", ["index", "HEAD", "refs/heads/runs/kl"])
+def test_a_run_whose_git_was_killed_in_the_middle_of_a_commit_goes_on(root: Path, locked: str):
+    workspace = prepare_run(root, "kl", None, of())
+    git_folder = workspace if locked != "refs/heads/runs/kl" else root
+    common = git(git_folder, "rev-parse", "--path-format=absolute", "--git-dir")
+    (Path(common) / f"{locked}.lock").touch()
+
+    again = prepare_run(root, "kl", None, of(values={"ppo.kl_coef": 0.2}))
+
+    before = git(root, "rev-parse", "runs/kl")
+    commit = commit_run(again, "Round r1", files={}, stages=["sft"], trailers={})
+    assert (git(root, "rev-parse", "runs/kl"), commit != before) == (commit, True)
+
+
 def test_a_worktree_that_a_person_has_locked_is_taken_up_as_it_is(root: Path):
     workspace = prepare_run(root, "mine", None, of())
     git(root, "worktree", "lock", "--reason", "on a stick", str(workspace))

@@ -23,8 +23,8 @@ test: $(READY)  ## all tests that fit in ten minutes
 test-long: $(READY)  ## the tests of whole pipelines that do not fit
 	@python -m pytest -m 'long and not slow' --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(READY)  ## what CI leaves out: most of several processes and hosts by real launchers, a sweep of real stages
-	@python -m pytest -m slow --numprocesses 2 --dist loadfile $(addprefix tests/integration/test_,several_processes.py ends_of_several_processes.py pipeline_of_several_processes.py two_hosts.py sweep_of_stages.py truthful_states.py retried_runs.py)
+test-slow: $(READY)  ## what CI leaves out: more of processes, hosts, kills, sweeps and whole rounds; an hour
+	@python -m pytest -m slow --numprocesses 2 --dist loadfile $(addprefix --ignore=tests/integration/test_,dockerfile.py documented_commands.py people_rounds.py several_machines.py)
 
 test-team: $(TEAM)/ready  ## the tests against PostgreSQL and S3, with the packages that they need; ten minutes
 	@$(TEAM)/bin/python -m pytest -m team -rs

@@ -117,6 +117,7 @@ def records(root: Path) -> dict[str, dict]:
     return {path.stem: json.loads(path.read_text()) for path in paths}
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_interrupted_continues_and_repeats_nothing(root: Path):
     notes = root.parent
     (notes / "hang").touch()

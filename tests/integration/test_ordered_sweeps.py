@@ -34,6 +34,7 @@ def test_a_sweep_with_one_wrong_override_starts_no_run(checkout: Checkout, order
     assert list((checkout.root / ".work/runs").glob("typo*")) == []
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_tried_again_goes_on_wherever_its_branch_is_now(
     checkout: Checkout, orders: Orders
 ):
@@ -54,6 +55,7 @@ def test_a_sweep_that_is_tried_again_goes_on_wherever_its_branch_is_now(
     assert (state["name"], "did not start from moving" in state["message"]) == ("BadInput", True)
 
 
+@pytest.mark.slow
 def test_all_runs_of_a_sweep_are_of_one_commit_whatever_is_committed_meanwhile(
     checkout: Checkout, orders: Orders
 ):

@@ -228,6 +228,7 @@ def test_odd_paths_are_no_error_of_the_server(page: Page, path: bytes) -> None:
     assert page.says(b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path) < 500
 
 
+@pytest.mark.slow
 def test_a_thousand_guesses_are_slowed_down_and_leave_a_short_log(page: Page) -> None:
     statuses: list[int] = []
     transport = httpx.HTTPTransport(local_address="127.0.0.3")

@@ -112,6 +112,7 @@ def report_stage(root: Path, *, interrupted: bool = False) -> int:
     ).returncode
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_stage_waits_for_a_local_store_that_is_slow(root: Path) -> None:
     """No run is left as running for want of a few seconds: nobody else ends it (`dvc exp run`)."""

@@ -139,7 +139,8 @@ def test_a_run_whose_stage_failed_goes_on_from_what_is_done_when_it_is_tried_aga
     assert (parent.info.status, "test/gold" in parent.data.metrics) == ("FINISHED", True)
 
 
-@pytest.mark.parametrize("force", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("force", [False, True])
 def test_a_cancelled_run_keeps_its_checkpoint_and_goes_on_from_it_when_it_is_tried_again(
     world: World, orders: Orders, force: bool
 ):
@@ -178,6 +179,7 @@ def test_a_cancelled_run_keeps_its_checkpoint_and_goes_on_from_it_when_it_is_tri
     assert world.parent(flow_run).info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_tried_again_goes_on_wherever_the_branch_that_it_started_from_is_now(
     world: World, orders: Orders
 ):

@@ -29,6 +29,7 @@ def checkout(tmp_path: Path) -> Checkout:
     return checkout
 
 
+@pytest.mark.slow
 def test_a_round_of_real_stages_is_committed_pushed_and_pulled(checkout: Checkout, tmp_path: Path):
     with served(checkout) as orders:
         form = {"overrides": {"ppo.kl_coef": 0.3}, "rounds": 1, "seeds": [5]}

@@ -276,6 +276,7 @@ def test_a_schedule_that_a_person_switches_on_starts_runs(checkout: Checkout, or
         orders.ask("DELETE", f"{path}/{made['id']}").raise_for_status()
 
 
+@pytest.mark.slow
 def test_several_seeds_are_a_run_for_each(checkout: Checkout, orders: Orders):
     state = orders.ended(orders.order(name="seeds", until="sft", seeds=[1, 2]))
     assert (state["name"], state["message"]) == ("Ordered", "2 runs: seeds-seed1, seeds-seed2")
@@ -290,6 +291,7 @@ def test_several_seeds_are_a_run_for_each(checkout: Checkout, orders: Orders):
         assert params["run"]["seed"] == seed
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_with_fewer_rounds_has_the_others_put_away(
     checkout: Checkout, orders: Orders
 ):

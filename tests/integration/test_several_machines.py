@@ -161,6 +161,7 @@ def no_init() -> Iterator[None]:
     prctl(set_child_subreaper, 0, 0, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_init")
 def test_a_stage_that_is_killed_there_resumes_there_and_makes_the_same_bytes(machines: Machines):
     driver, worker = machines.folder / "driver", machines.clone("worker")

@@ -1,6 +1,6 @@
 """A stage as two processes: one result, one writer, and nothing left of either when one dies.
 
-One test of each kind is in `make test-long`, the others are in `make test-slow`.
+A part of these tests is in `make test-long`, the others are in `make test-slow`.
 """
 
 import json
@@ -95,6 +95,7 @@ def test_two_processes_repeat_their_bytes_and_come_near_those_of_one(
     assert_close(found, losses(world), rtol=1e-4, atol=0)
 
 
+@pytest.mark.slow
 def test_only_the_first_process_writes(world: Path, tmp_path: Path) -> None:
     """Another one that opens a file of the world to write would kill itself."""
     (tmp_path / "sitecustomize.py").write_text(HOOK)
@@ -127,7 +128,8 @@ def test_the_death_of_one_ends_both_and_the_next_run_has_the_same_bytes(
     assert stage_world.digest(world, SFT) == digest_of_two
 
 
-@pytest.mark.parametrize("rank", ["0", pytest.param("1", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", ["0", "1"])
 def test_the_death_of_one_ends_another_that_hears_nothing(world: Path, rank: str) -> None:
     """Stopped, it is as deaf as one that waits inside a GPU's library for the dead one."""
     process = start(world, RLHF_CHECKPOINT_STEPS="5")

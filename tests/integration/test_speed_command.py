@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.long
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is measured")
 def test_without_a_gpu_a_tiny_model_shows_that_all_works_run(tmp_path: Path):
     pages = {path: path.stat().st_mtime_ns for path in (ROOT / "docs").rglob("benchmarks*")}

@@ -52,6 +52,7 @@ def test_a_stage_that_is_killed_and_tried_again_is_no_end_of_the_run(world: Worl
         world.told("broken", "Completed")
 
 
+@pytest.mark.slow
 def test_a_long_silent_stage_is_no_crash_and_a_killed_flow_is_one(world: World):
     with world.worker():
         long, _ = world.started("long")
@@ -131,6 +132,7 @@ def stage_of_another_machine(world: World) -> Iterator["subprocess.Popen[bytes]"
         process.kill()
 
 
+@pytest.mark.slow
 def test_where_all_are_killed_the_server_says_so_by_itself(world: World):
     with world.worker() as worker, stage_of_another_machine(world) as elsewhere:
         flow_run, stage = world.started("killed-both")
@@ -194,6 +196,7 @@ def kill_together(*processes: int) -> None:
         os.kill(process, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_run_can_be_cancelled_after_the_server_was_away(world: World):
     with world.worker():
         flow_run, stage = world.started("killed-after-a-restart")

@@ -16,7 +16,7 @@ from flows import servers
 from flows.access import authorization
 from flows.environment import environment as flow_environment
 from tests.stage_world import environment
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINE = """
@@ -159,13 +159,13 @@ class Orders:
     def order(self, flow: str = "rlhf", **form: Any) -> str:
         return str(self.submit(flow, **form).raise_for_status().json()["id"])
 
-    def ended(self, flow_run: str) -> dict[str, Any]:
+    def ended(self, flow_run: str, seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
         def look() -> Any:
             run = self.ask("GET", f"/flow_runs/{flow_run}").json()
             ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
             return run if run["state_type"] in ends else None
 
-        run: dict[str, Any] = eventually(look)
+        run: dict[str, Any] = eventually(look, seconds)
         return run["state"]
 
     def runs(self, name: str) -> list[str]:

@@ -7,6 +7,7 @@ looked at, and cloned.
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -260,8 +261,9 @@ def test_a_schedule_that_a_person_switches_on_starts_runs(checkout: Checkout, or
     (weekly,) = deployment["schedules"]
     assert not weekly["active"]
     path = f"/deployments/{deployment['id']}/schedules"
+    soon = datetime.now(UTC) + timedelta(seconds=10)  # Else in up to a minute.
     each_minute = {
-        "schedule": {"interval": 60},
+        "schedule": {"interval": 60, "anchor_date": soon.isoformat()},
         "active": True,
         "parameters": {"name": "scheduled", "until": "sft", "seeds": [30]},
     }

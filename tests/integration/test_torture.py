@@ -14,14 +14,13 @@ from benchmarks.torture.__main__ import keep
 from benchmarks.torture.page import WHAT_HAPPENS
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS = ("commit_kills", "damaged_checkpoints", "damaged_models", "killed_parents")
+ROWS = ("commit_kills", "damaged_checkpoints", "damaged_models", "killed_parents", "tracking_away")
 SLOW_ROWS = (
     "random_kills",
     "full_disks",
     "double_starts",
     "injected_non_finite",
     "canaries",
-    "tracking_away",
     "tracking_back",
     "prefect_away",
     "killed_orchestrators",
@@ -82,6 +81,7 @@ def test_kills_damage_and_lost_parents_change_no_byte(tmp_path: Path) -> None:
         "damaged_checkpoints": (1, 1),
         "damaged_models": (1, 1),
         "killed_parents": (2, 2),
+        "tracking_away": (1, 1),
     }
     page = (tmp_path / "reliability.md").read_text()
     assert re.search(r"\| 4 \| 4 \| 40 \| `.*` \| HF Trainer: 0 of 4 resume", page)
@@ -99,7 +99,6 @@ def test_the_other_rows_hold_too(tmp_path: Path) -> None:
         "double_starts": (2, 2),
         "injected_non_finite": (1, 1),
         "canaries": (10, 10),
-        "tracking_away": (1, 1),
         "tracking_back": (1, 1),
         "prefect_away": (1, 1),
         "killed_orchestrators": (1, 1),

@@ -163,6 +163,9 @@ def publish(given: argparse.Namespace) -> int:
 
 def token(given: argparse.Namespace) -> int:
     """Prints a token, or resumes a paused annotator."""
+    file = sqlite_file(given.store)
+    if file is not None and not file.exists():  # Not on stdout, which is the token alone.
+        sys.stderr.write(f"{file}: no such store yet; one is made, where only its page will look\n")
     with _opened(given.store) as database, database.writing() as connection:
         if given.resume:
             accounts.resume(connection, given.name, by=_user())

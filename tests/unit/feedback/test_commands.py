@@ -215,6 +215,17 @@ def test_a_store_without_a_round_says_so(
     assert "no round has been published" in capsys.readouterr().out
 
 
+def test_a_token_for_a_store_that_is_made_for_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which a misspelt store, or that of another folder, would be."""
+    path = tmp_path / "new.db"
+    for said in (f"{path}: no such store yet; one is made, where only its page will look\n", ""):
+        assert main(["token", "ana", "--store", str(path)]) == 0
+        token, error = capsys.readouterr()
+        assert (len(token.split()), error) == (1, said)
+
+
 def test_a_store_that_does_not_answer_is_named_without_its_password(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

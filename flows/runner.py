@@ -26,6 +26,7 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.events import DeploymentEventTrigger
 from prefect.exceptions import ObjectNotFound
 from prefect.runner import Runner
+from prefect.runner._control_channel import ControlChannel
 from prefect.runner._limit_manager import LimitManager
 from prefect.types.entrypoint import EntrypointType
 from prefect.utilities.callables import parameter_schema
@@ -41,6 +42,11 @@ from tasks.workspace.worktrees import workspaces
 
 ENDING_SECONDS = 30.0
 """After a SIGTERM; the stages of runs have some ten for a checkpoint."""
+HEARING_SECONDS = 30.0
+"""How long a run may take to hear that it is cancelled; it is ended as crashed otherwise.
+
+Prefect gives it one. A process that loads its libraries on a busy machine is deaf for longer.
+"""
 AT_ONCE = 2
 """Runs that work at once; others wait. Where there is one accelerator, its stages take turns."""
 SHORT = (promotion.NAME, on_feedback.NAME)
@@ -72,6 +78,7 @@ class Worker(Runner):
         client that has not reached a server before gives up at once: no run could be cancelled any
         more, though the server came back.
         """
+        self._control_channel = ControlChannel(ack_timeout=HEARING_SECONDS)
         await super().__aenter__()
         observer = self._cancelling_observer
         assert observer is not None, "Prefect has just made it"

@@ -211,6 +211,29 @@ def test_a_run_can_be_cancelled_after_the_server_was_away(world: World):
         world.told("killed-after-a-restart", "Cancelled")
 
 
+DEAF = """
+import ctypes, signal
+signal.signal(signal.SIGUSR1, lambda *_: ctypes.PyDLL(None).sleep(4))
+"""
+"""At this signal a process holds the interpreter's lock for a while."""
+
+
+def test_a_run_that_hears_late_of_its_cancel_is_cancelled_and_no_crash(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As one that is loading its libraries on a busy machine."""
+    (tmp_path / "sitecustomize.py").write_text(DEAF)
+    path = f"{tmp_path}{os.pathsep}{world.env['PYTHONPATH']}"
+    monkeypatch.setitem(world.env, "PYTHONPATH", path)
+    with world.worker():
+        flow_run, stage = world.started("killed-while-deaf")
+        os.kill(process_of(flow_run), signal.SIGUSR1)
+        world.set_state(flow_run, "CANCELLING")
+        assert world.orders.ended(flow_run)["name"] == "Cancelled"
+        assert not is_alive(stage)
+        world.told("killed-while-deaf", "Cancelled")
+
+
 def test_a_run_that_hears_of_its_cancel_before_its_worker_tells_of_it_too(world: World):
     with world.worker() as worker:
         flow_run, stage = world.started("cancelled-by-itself")

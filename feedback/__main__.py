@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     given = _parser().parse_args(arguments)
     try:
+        given.store = given.store or usual_store()
         return int(given.run(given))
     except MissingJudgmentsError as error:
         sys.stderr.write(f"{error}\n")
@@ -58,9 +59,11 @@ def _add(
     to: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, help_text: str
 ) -> argparse.ArgumentParser:
     command = to.add_parser(name, help=help_text, description=help_text)
-    store = usual_store()
-    said = f"database of the page: a file or a SQLAlchemy URL (default: {shown(store)})"
-    command.add_argument("--store", default=store, help=said.replace("%", "%%"))
+    command.add_argument(
+        "--store",
+        help="database of the page: a file or a SQLAlchemy URL (default: $RLHF_FEEDBACK_STORE, "
+        "else label.store of params.yaml)",
+    )
     return command
 
 

@@ -14,6 +14,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select, text
 
 from feedback.annotators import LabelParams
@@ -113,8 +115,23 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def usual_store() -> str:
-    """The store of commands that name none."""
-    return os.environ.get("RLHF_FEEDBACK_STORE", LabelParams().store)
+    """The store of commands that name none: the one that the stage `label` of this folder asks.
+
+    Raises:
+        ValueError: params.yaml, which may name it, cannot be read.
+    """
+    if named := os.environ.get("RLHF_FEEDBACK_STORE"):
+        return named
+    try:
+        params = YAML(typ="safe", pure=True).load(Path("params.yaml").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return LabelParams().store
+    except (UnicodeDecodeError, YAMLError):
+        problem = "is no YAML, and `label.store` in it may name the store; or name it by --store"
+        raise ValueError(f"params.yaml: {problem}") from None
+    label = params.get("label") if isinstance(params, dict) else None
+    store = label.get("store") if isinstance(label, dict) else None
+    return store if isinstance(store, str) else LabelParams().store
 
 
 def shown(store: str) -> str:

@@ -2,11 +2,13 @@
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from feedback import people as people_module
+from feedback.__main__ import main
 from feedback.annotators import LabelParams, MissingJudgmentsError
 from feedback.people import PeopleAnnotator
 from preferences.records import Judgment
@@ -41,6 +43,41 @@ def test_the_environment_can_name_the_store_that_all_workspaces_share(
     people = PeopleAnnotator(LabelParams(annotators="people", store="/nowhere/else.db"))
     people.publish(make_pairs(3))
     assert desk.progress().missing == 3
+
+
+def test_commands_that_name_no_store_take_that_which_the_stage_asks(
+    make_pairs: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The stage says that `make annotate` opens the page."""
+    monkeypatch.delenv("RLHF_FEEDBACK_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("label: {annotators: people, store: mine/labels.db}\n")
+    people = PeopleAnnotator(LabelParams(annotators="people", store="mine/labels.db"))
+    people.publish(make_pairs(4))
+
+    assert main(["status", "--round", "r1"]) == 5
+    assert "round r1: 0 of 4 pairs settled" in capsys.readouterr().out
+    monkeypatch.setenv("RLHF_FEEDBACK_STORE", "other.db")
+    assert main(["status"]) == 2
+    assert "other.db: no such store" in capsys.readouterr().err
+
+
+def test_params_that_are_no_yaml_are_refused_where_they_would_name_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("RLHF_FEEDBACK_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("label: {store: a.db\n")
+
+    assert main(["token", "ana"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("params.yaml: is no YAML")
+    assert error.count("\n") == 1
+    assert main(["publish", "--store", "b.db", "--round", "r1", "--comparisons", "none"]) == 2
+    assert "none" in capsys.readouterr().err
 
 
 def test_answers_are_taken_while_the_judgments_of_a_round_are_read(

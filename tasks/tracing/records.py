@@ -51,6 +51,8 @@ class Records:
         self.now = runs_of(root, revision)
         if not self.now:
             nothing = f"{root / LOCK}: nothing has run here yet"
+            if revision is not None:
+                nothing = f"{revision}:{LOCK}: nothing had run by this commit"
             raise RecordError(outside_repository(root) or nothing)
         self._others: list[list[Ran]] | None = None
 

@@ -243,6 +243,21 @@ def test_what_is_damaged_or_missing_is_one_line(
     assert refused("r1") == f"{world.root}/dvc.lock: nothing has run here yet\n"
 
 
+def test_of_a_commit_by_which_nothing_had_run_the_commit_is_named_and_not_what_is_checked_out(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = (world.root / "dvc.lock").read_bytes()
+    world.commit()
+    (world.root / "dvc.lock").unlink()
+    world.commit()
+    (world.root / "dvc.lock").write_bytes(lock)
+    (world.root / "dvc.yaml").touch()
+
+    assert main(["r1", "--rev", "HEAD"]) == 2
+
+    assert capsys.readouterr().err == "HEAD:dvc.lock: nothing had run by this commit\n"
+
+
 def test_the_way_back_outside_of_git_says_what_git_says(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

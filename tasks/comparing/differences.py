@@ -9,6 +9,7 @@ from typing import Any
 
 from rlhf.intervals import mean_interval
 from tasks.comparing.sides import Side
+from tasks.running.amounts import amount
 from tasks.tracing.contents import FOLDER, ContentError, Contents
 from tasks.workspace.git import GitError, git
 
@@ -259,5 +260,5 @@ def _rows(contents: Contents, path: str, digest: str) -> str:
         texts = [contents.file(name, md5).read_bytes() for name, md5 in files.items()]
     except ContentError:
         return f"{digest[:9]} (not here)"
-    rows = sum(text.count(b"\n") for text in texts)
-    return f"{digest[:9]} {rows:,} rows"
+    rows = sum(1 for text in texts for line in text.split(b"\n") if line.strip())
+    return f"{digest[:9]} {amount(rows, 'row')}"

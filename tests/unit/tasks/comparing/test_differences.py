@@ -1,5 +1,6 @@
 """Which measures of two sides are subtracted."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -127,6 +128,21 @@ def test_data_stand_on_their_own_side_and_what_mlflow_does_not_know_is_no_differ
     there = Differing("data/a", here.second, here.first)
     assert data(whole, part) == [here, Differing("data/b", "222222222 (not here)", "-")]
     assert (data(whole, run), data(run, whole)) == ([here], [there])
+
+
+def test_rows_are_counted_and_not_the_line_that_stands_where_nobody_judged(tmp_path: Path):
+    """`label` with `annotators: none` writes an end of a line and nothing else."""
+
+    def judged(text: bytes) -> Side:
+        digest = hashlib.md5(text).hexdigest()
+        cached = tmp_path / ".dvc/cache/files/md5" / digest[:2] / digest[2:]
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        cached.write_bytes(text)
+        label = Ran("label@r1", {}, {"data/rounds/r1/judgments.jsonl": digest}, {})
+        return Side("a", "commit", "c", tmp_path, {}, False, (label,))
+
+    (found,) = data(judged(b'{"choice": "a"}\n'), judged(b"\n"))
+    assert [words.partition(" ")[2] for words in (found.first, found.second)] == ["1 row", "0 rows"]
 
 
 def test_data_are_not_called_equal_to_those_of_a_run_that_made_none():

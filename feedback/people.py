@@ -30,7 +30,7 @@ class PeopleAnnotator:
         flow have their own folders but share one labelling server.
         """
         self._params = params
-        self._store = os.environ.get("RLHF_FEEDBACK_STORE", params.store)
+        self._store = os.environ.get("RLHF_FEEDBACK_STORE") or params.store
 
     def publish(self, pairs: Sequence[Pair]) -> None:
         """Puts the pairs of a round on the page; publishing them again changes nothing."""

@@ -16,6 +16,7 @@ from preferences.schemas import CORPUS, shown
 from preferences.source_params import SourceParams
 from preferences.sources import opened
 from preferences.splitting import split_of
+from tasks.own_data.demonstration_notes import demonstration_notes
 from tasks.own_data.fresh_prompts import prompt_notes
 from tasks.own_data.prompt_forms import form_notes, form_problems
 from tasks.own_data.rows import (
@@ -34,7 +35,7 @@ from tasks.params.loading import Params
 from tasks.params.prepare import FilesParams
 
 MAX_NAMED = 10
-"""Rows that a note names."""
+"""Columns that a note names."""
 MAX_MEASURED = 1_000
 """About as many pairs of a source are measured in tokens."""
 
@@ -182,19 +183,7 @@ def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
     _note_unread(data, key, unread)
     data.demonstrations = len(rows)
     _examine_form(data, key, [prompt for row in rows for prompt in prompts_of(row)])
-    evaluation = data.evaluation
-    shared = [
-        number
-        for number, row in enumerate(rows, start=1)
-        if any(question(prompt) in evaluation for prompt in prompts_of(row))
-    ]
-    if shared:
-        first = ", ".join(map(str, shared[:MAX_NAMED]))
-        data.notes.append(
-            f"{key}: {len(shared)} of {len(rows)} demonstrations answer "
-            "prompts that policies are evaluated on, so SFT has seen them; remove those for a fair "
-            f"comparison (rows {first}{', ...' if len(shared) > MAX_NAMED else ''})"
-        )
+    data.notes += demonstration_notes(key, rows, data.evaluation)
 
 
 def _examine_form(data: OwnData, key: str, prompts: Sequence[Prompt]) -> None:

@@ -2,23 +2,17 @@
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rlhf.params.reward import NO_MODEL
 from rlhf.reward_functions import RewardFunction, RewardFunctionError, own_function
+from tasks.own_data.hub_checks import Problem, hub_problems
 from tasks.own_data.weight_files import missing_weights
 from tasks.params.embedded_recipe import embedded_recipe
 from tasks.params.high_rates import high_rates
 from tasks.params.loading import Params
-
-HUB_SECONDS = 5.0
-"""How long to wait for the hub to respond."""
-
-Problem = tuple[str, str]
-"""Key of params.yaml, and what is wrong."""
 
 
 def model_problems(params: Params, root: Path) -> Iterator[Problem]:
@@ -27,7 +21,7 @@ def model_problems(params: Params, root: Path) -> Iterator[Problem]:
     if base.model is not None and (root / base.model).is_dir():
         yield from _own_problems(params, root / base.model)
     elif base.model is not None and base.revision is not None:
-        yield from _hub_problems("base.model", base.model, base.revision, "model")
+        yield from hub_problems("base.model", base.model, base.revision, "model")
     for key, folder in scorers(params, root).items():
         yield from ((key, text) for text in _scores_problems(folder))
         if key == "reward.model" and (folder / "member_2").is_dir():
@@ -40,7 +34,7 @@ def model_problems(params: Params, root: Path) -> Iterator[Problem]:
     for number, source in enumerate(params.prepare.sources):
         if source.revision is not None and not (root / source.path).exists():
             key = f"prepare.sources.{number}.path"
-            yield from _hub_problems(key, source.path, source.revision, "dataset")
+            yield from hub_problems(key, source.path, source.revision, "dataset")
 
 
 def model_notes(params: Params, root: Path) -> Iterator[str]:
@@ -86,7 +80,11 @@ def _shown(folder: Path, root: Path) -> Path:
 
 
 def _own_problems(params: Params, folder: Path) -> Iterator[Problem]:
-    found = list(folder_problems(folder)) or list(_recipe_problems(params, folder))
+    found = (
+        list(_no_policy_problems(folder))
+        or list(folder_problems(folder))
+        or list(_recipe_problems(params, folder))
+    )
     yield from (("base.model", text) for text in found)
     if not found:
         yield from _args_problems(folder, params.base.chat_template_args)
@@ -112,6 +110,17 @@ def folder_problems(folder: Path) -> Iterator[str]:
         yield str(error)
     except TemplateError:
         pass  # One that needs arguments; `base` tries it with those of params.yaml.
+
+
+def _no_policy_problems(folder: Path) -> Iterator[str]:
+    """A model that scores, as its config says: one with tied embeddings would load as a policy."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        kind = (config.get("architectures") or ["no architecture"])[0]
+    except (OSError, ValueError, AttributeError):
+        return  # Said by `folder_problems`.
+    if "score_std" in config or str(kind).endswith("ForSequenceClassification"):
+        yield f"{folder}: a model that scores ({kind} in config.json), expected a causal model"
 
 
 def _recipe_problems(params: Params, folder: Path) -> Iterator[str]:
@@ -261,37 +270,3 @@ def _function_problems(function: RewardFunction, root: Path) -> Iterator[Problem
         function.check(root)
     except RewardFunctionError as error:
         yield "ppo.rewards.function", str(error).partition(": ")[2]
-
-
-def _hub_problems(
-    key: str, name: str, revision: str, kind: Literal["model", "dataset"]
-) -> Iterator[Problem]:
-    """A model that is neither in Hugging Face's local cache nor available from the hub now."""
-    from huggingface_hub import HfApi, constants, snapshot_download  # noqa: PLC0415
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
-
-    try:
-        snapshot_download(name, revision=revision, repo_type=kind, local_files_only=True)
-        return
-    except HFValidationError:
-        yield key, f"{name}: neither a file or folder here nor a valid id on the hub"
-        return
-    except OSError:  # Not in the cache.
-        pass
-    # `datasets` has a cache of its own for what it has made of a data set.
-    made = os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets"
-    if kind == "dataset" and (Path(made) / name.replace("/", "___").lower()).is_dir():
-        return
-    try:
-        HfApi().repo_info(name, revision=revision, repo_type=kind, timeout=HUB_SECONDS)
-    except HfHubHTTPError as error:
-        yield key, f"{name} at {revision}: the hub refused: {' '.join(str(error).split())[:200]}"
-    except Exception as error:  # Each kind of network failure raises a different exception.
-        fetch = f"hf download {name} --revision {revision}"
-        fetch += " --repo-type dataset" if kind == "dataset" else ""
-        yield (
-            key,
-            f"{name} at {revision}: no folder here, not in Hugging Face's cache "
-            f"({constants.HF_HUB_CACHE}), and the hub cannot be reached ({type(error).__name__}); "
-            f"name a folder, or fetch it where there is a network: {fetch}",
-        )

@@ -15,7 +15,8 @@ from feedback.judgments import read_judgments
 from preferences.records import JudgmentError
 from tasks.own_data.files import Named, follow, named_paths, rewrite_definition
 from tasks.own_data.fresh_prompts import prompt_notes
-from tasks.own_data.model_checks import Problem, model_notes, model_problems
+from tasks.own_data.hub_checks import Problem
+from tasks.own_data.model_checks import model_notes, model_problems
 from tasks.own_data.prompt_lengths import length_notes, length_problems
 from tasks.own_data.scorer_templates import turn_problems
 from tasks.own_data.servers import server_notes

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from preferences.records import Prompt
-from tasks.own_data.model_checks import Problem, scorers
+from tasks.own_data.hub_checks import Problem
+from tasks.own_data.model_checks import scorers
 from tasks.params.loading import Params
 
 if TYPE_CHECKING:

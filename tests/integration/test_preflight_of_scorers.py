@@ -47,6 +47,19 @@ def test_a_classifier_that_others_have_trained_may_annotate(place: Place):
         check_inputs(load_params(place.save()), place.root)
 
 
+@pytest.mark.parametrize("normaliser", [{}, {"score_std": 1.0, "score_mean": 0.0}])
+def test_a_reward_model_is_no_policy(place: Place, normaliser: dict[str, float]):
+    """With tied embeddings it would load as one, which nobody has trained to speak."""
+    write_reward_model(place.root / "judge", tie_word_embeddings=True, **normaliser)
+    place.values["base"]["model"] = "judge"
+
+    (found,) = place.preflight()
+
+    kind = "LlamaForSequenceClassification in config.json"
+    words = f"{place.root}/judge: a model that scores ({kind}), expected a causal model"
+    assert found == f"base.model: {words}"
+
+
 def test_a_value_model_cannot_start_from_a_reward_model_of_other_tokens(place: Place):
     """Found by `ppo` alone, after SFT and the reward model, it would cost hours."""
     write_chat_model(place.root / "model")

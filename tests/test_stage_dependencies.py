@@ -12,6 +12,7 @@ import pytest
 
 from tasks.own_data.files import Named, with_named
 from tasks.params.loading import Params
+from tasks.params.rules import NAMED_ALONE
 from tests.defined_stages import STAGE_MODULES, STAGES, outs_of, read_yaml, stage_definitions
 from tests.source_files import MODULES, PACKAGES, ROOT
 
@@ -222,3 +223,10 @@ def test_every_param_that_dvc_yaml_names_is_in_params_yaml() -> None:
                 for part in key.replace("${key}", name).split("."):
                     assert part in value, f"{stage}: {key} is not in params.yaml"
                     value = value[part]
+
+
+def test_a_key_that_a_stage_names_alone_is_asked_for_before_dvc_misses_it() -> None:
+    """Of a round every key is asked for."""
+    keys = {key for stage in stage_definitions().values() for key in stage["params"]}
+
+    assert {key for key in keys if "." in key and "${key}" not in key} == set(NAMED_ALONE)

@@ -27,7 +27,7 @@ from rlhf.params.sft import SFTParams
 from tasks.params.overlays import lay_over
 from tasks.params.prepare import PrepareParams
 from tasks.params.redaction import redact
-from tasks.params.rules import impossible, secrets
+from tasks.params.rules import impossible, left_out, secrets
 from tasks.params.yaml_files import YAMLTooLargeError, load_yaml
 
 
@@ -127,7 +127,7 @@ def check_params(raw: Mapping[str, Any], folder: Path, place: str) -> Params:
     sections, problems = _read_sections(raw)
     problems = [*unknown_keys(raw, Params, ""), *_not_finite(raw), *problems]
     problems += [f"{key}: {text}" for key, text in impossible(sections, folder)]
-    problems += [f"{key}: {text}" for key, text in secrets(raw)]
+    problems += [f"{key}: {text}" for key, text in (*left_out(raw), *secrets(raw))]
     if problems:
         unique = list(dict.fromkeys(redact(problem) for problem in problems))
         raise ParamsError("\n".join(f"{place}: {problem}" for problem in unique))

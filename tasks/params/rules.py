@@ -4,14 +4,16 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from feedback.annotators import LabelParams
 from feedback.judgments import KINDS
 from preferences.params import ValidateParams
 from rlhf.bits import MAX_THREADS
 from rlhf.params.base import BaseParams, EmbeddedModelParams
 from rlhf.params.ppo import PPOParams
-from rlhf.params.reward import NO_MODEL
+from rlhf.params.reward import NO_MODEL, RewardParams
 from tasks.params.prepare import PrepareParams
 
 Problem = tuple[str, str]
@@ -19,6 +21,10 @@ Problem = tuple[str, str]
 
 LONGEST_KEY = 64
 """Characters of a round's key: it is part of names of files, and a column of the store."""
+NAMED_ALONE: Mapping[str, object] = MappingProxyType(
+    {"label.annotators": LabelParams().annotators, "reward.max_tokens": RewardParams().max_tokens}
+)
+"""Keys that a stage depends on without the rest of their section -> their defaults."""
 SFT = "sft"
 """What the baseline is called among the rounds, as in metrics/rounds/sft.json."""
 
@@ -41,6 +47,15 @@ def secrets(value: object, key: str = "") -> Iterator[Problem]:
             "set it in the environment (a label store: RLHF_FEEDBACK_STORE or PGPASSWORD; a "
             "language model: the variable that api_key_variable names)",
         )
+
+
+def left_out(raw: Mapping[str, Any]) -> Iterator[Problem]:
+    """Keys without which DVC refuses a stage: it knows no default of theirs."""
+    for key, default in NAMED_ALONE.items():
+        section, _, name = key.partition(".")
+        values = raw.get(section)
+        if isinstance(values, Mapping) and name not in values:
+            yield key, f"missing; DVC follows it by itself, so write it (default: {default})"
 
 
 def impossible(sections: Mapping[str, Any], folder: Path) -> Iterator[Problem]:

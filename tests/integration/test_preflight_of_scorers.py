@@ -64,7 +64,7 @@ def test_a_value_model_cannot_start_from_a_reward_model_of_other_tokens(place: P
     """Found by `ppo` alone, after SFT and the reward model, it would cost hours."""
     write_chat_model(place.root / "model")
     place.values["base"]["model"] = "model"
-    place.values["reward"] = {"model": "judge"}
+    place.values["reward"] |= {"model": "judge"}
     place.values["ppo"] |= {"value_model": "separate", "value_init": "reward"}
     write_reward_model(place.root / "judge")
     check_inputs(load_params(place.save()), place.root)
@@ -94,7 +94,7 @@ def test_a_value_model_cannot_start_from_a_reward_model_of_another_shape(
     write_chat_model(place.root / "model")
     write_reward_model(place.root / "judge", **changes)
     place.values["base"]["model"] = "model"
-    place.values["reward"] = {"model": "judge"}
+    place.values["reward"] |= {"model": "judge"}
     place.values["ppo"] |= {"value_model": "separate", "value_init": "reward"}
 
     (found,) = place.preflight()
@@ -105,7 +105,7 @@ def test_a_value_model_cannot_start_from_a_reward_model_of_another_shape(
 
 def test_a_value_model_of_the_embedded_model_cannot_start_from_a_foreign_one(place: Place):
     place.values["base"]["model"] = None
-    place.values["reward"] = {"model": "judge"}
+    place.values["reward"] |= {"model": "judge"}
     place.values["ppo"] |= {"value_model": "separate", "value_init": "reward"}
     write_reward_model(place.root / "judge")
     (found,) = place.preflight()
@@ -122,7 +122,7 @@ def test_a_scorer_whose_config_the_library_does_not_read_is_refused(place: Place
     key = wrong.partition(":")[0]
     kept = [line for line in config.read_text().splitlines() if key not in line]
     config.write_text("\n".join([kept[0], f"  {wrong},", *kept[1:]]))
-    place.values["reward"] = {"model": "judge"}
+    place.values["reward"] |= {"model": "judge"}
     place.values["ppo"]["value_init"] = "zero"
 
     (found,) = place.preflight()
@@ -141,7 +141,7 @@ def test_a_scorer_that_cannot_read_all_that_is_allowed_is_named(
         num_attention_heads=2, max_position_embeddings=100, num_labels=1,
     )  # fmt: skip
     BertForSequenceClassification(shape).save_pretrained(place.root / "judge")
-    place.values["reward"] = {"model": "judge"}
+    place.values["reward"] |= {"model": "judge"}
     place.values["ppo"] |= {"max_prompt_tokens": 60, "value_init": "zero"}
     place.values["ppo"]["sampling"] = {"max_new_tokens": 41}
     for name in ("sample", "evaluate"):
@@ -165,7 +165,7 @@ def test_a_scorer_whose_weights_git_lfs_has_not_fetched_is_refused(place: Place)
     (place.root / "judge/model.safetensors").write_text(
         "version https://git-lfs.github.com/spec/v1"
     )
-    place.values["reward"] = {"model": "judge"}
+    place.values["reward"] |= {"model": "judge"}
     place.values["ppo"]["value_init"] = "zero"
 
     (found,) = place.preflight()
@@ -203,9 +203,9 @@ def test_a_scorer_that_cannot_write_a_prompt_is_refused(
     """Found by `reward` alone it would cost SFT and the labels of a round, by `evaluate` PPO."""
     write_reward_model(place.root / "judge")
     written = place.root / "judge/chat_template.jinja"
-    place.values["reward"] = {"model": "judge"}
+    place.values["reward"] |= {"model": "judge"}
     if key == "label.reward_model":
-        place.values["reward"] = {"model": None}
+        place.values["reward"] |= {"model": None}
         place.values["label"]["reward_model"] = "judge"
         place.values["evaluate"]["judge"] = "reward_model"
     place.values["ppo"]["value_init"] = "zero"
@@ -229,12 +229,12 @@ def test_an_ensemble_is_no_reward_model_of_others(place: Place):
     """Its further members would be left out without a word."""
     write_reward_model(place.root / "judge", score_std=1.0, score_mean=0.0)
     write_reward_model(place.root / "judge/member_2", score_std=1.0, score_mean=0.0)
-    place.values["reward"] = {"model": "judge"}
+    place.values["reward"] |= {"model": "judge"}
 
     (found,) = place.preflight()
     assert found == "reward.model: judge is an ensemble, expected one model; name a member"
 
-    place.values["reward"] = {"model": "judge/member_2"}
+    place.values["reward"] |= {"model": "judge/member_2"}
     check_inputs(load_params(place.save()), place.root)
 
 
@@ -258,7 +258,7 @@ def test_weights_that_a_download_has_left_out_are_found_before_anything_starts(
     place.values["base"]["model"] = "base"
     place.values["ppo"]["value_init"] = "zero"
     if key == "reward.model":
-        place.values["reward"] = {"model": "judge"}
+        place.values["reward"] |= {"model": "judge"}
     else:
         place.values["label"] |= {"reward_model": "judge"}
         place.values["evaluate"]["judge"] = "reward_model"

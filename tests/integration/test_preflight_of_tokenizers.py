@@ -47,7 +47,7 @@ def test_a_tokenizer_that_would_lose_the_blanks_of_every_text_is_refused(place: 
     write_chat_model(place.root / "model")
     write_reward_model(place.root / "judge")
     place.values["base"]["model"] = "model"
-    place.values["reward"] = {"model": "judge"}
+    place.values["reward"] |= {"model": "judge"}
     place.values["ppo"]["value_init"] = "zero"
     folder = place.root / {"base.model": "model", "reward.model": "judge"}[key]
     give_blanks_of_sentencepiece(folder)

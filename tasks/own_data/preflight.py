@@ -23,6 +23,7 @@ from tasks.own_data.servers import server_notes
 from tasks.params.loading import Params, ParamsError
 from tasks.params.plotted_rounds import with_rounds
 from tasks.params.rules import nearest
+from tasks.params.score_scale import scale_notes
 
 OUTPUTS = (
     "data/prepared", "data/rounds", "models/base", "models/sft", "models/rounds", "results",
@@ -61,7 +62,7 @@ def check_inputs(params: Params, root: Path) -> None:
     """
     _check_place(root)
     problems = [*_path_problems(params, root), *model_problems(params, root)]
-    notes = list(server_notes(params))
+    notes = [*server_notes(params), *scale_notes(params.sample, params.reward, params.rounds)]
     notes += [] if problems else model_notes(params, root)
     if params.prepare.files is None:
         notes += prompt_notes(params, params.prepare.train_prompts)

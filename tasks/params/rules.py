@@ -15,6 +15,7 @@ from rlhf.params.base import BaseParams, EmbeddedModelParams
 from rlhf.params.ppo import PPOParams
 from rlhf.params.reward import NO_MODEL, RewardParams
 from tasks.params.prepare import PrepareParams
+from tasks.params.score_scale import scale_of
 
 Problem = tuple[str, str]
 """Dotted key, and what is wrong with it."""
@@ -184,22 +185,17 @@ def _preference_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _scale_problems(sections: Mapping[str, Any], rounds: Mapping[str, Any]) -> Iterator[Problem]:
-    """Scores are scaled by SFT's responses in a round's pairs; those of SFT's own round all are."""
+    """A scale has a deviation, and that needs two scores."""
     sample, reward = sections.get("sample"), sections.get("reward")
-    if sample is None or reward is None or reward.model == NO_MODEL:
+    if sample is None or reward is None:
         return
-    always = reward.retrain or reward.model is not None
-    of_others = [
-        key
-        for key, each in rounds.items()
-        if each.policy != "models/sft" and (always or each.reward_model == "models/sft")
-    ]
-    found = round(sample.pairs * sample.against_sft)
-    if of_others and found < 2:
+    scale = scale_of(sample, reward, rounds)
+    if scale is not None and scale.responses < 2:
         yield (
             "sample.against_sft",
-            f"{sample.against_sft} of {sample.pairs} pairs has {found} of SFT's responses, and "
-            f"in {of_others[0]} scores are scaled by at least 2 (by dozens, to be steady)",
+            f"{sample.against_sft} of {sample.pairs} pairs has {scale.responses} of SFT's "
+            f"responses, and in {scale.round_key} scores are scaled by at least 2 (by dozens, to "
+            "be steady)",
         )
 
 

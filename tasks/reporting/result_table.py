@@ -37,8 +37,10 @@ def result_table(summary: Mapping[str, Any]) -> str:
         widths, header, row_of = NO_GOLD_WIDTHS, NO_GOLD_HEADER, _row_without_gold
     rows = [row_of(p["name"], p, rewards.get(p["name"])) for p in policies]
     tested = [row_of(f"test ({test['policy']})", test, None)] if test else []
-    longest = max((len(row[0]) for row in (*rows, *tested)), default=0)
-    columns = (max(widths[0], longest), *widths[1:])
+    columns = [
+        max(width, *map(len, cells))
+        for width, cells in zip(widths, zip(*header, *rows, *tested, strict=True), strict=True)
+    ]
     lines = [line for sentence in caveats(summary) for line in _note(sentence)]
     lines += [_line(row, columns) for row in header]
     rule = "-" * len(_line(["x" * width for width in columns], columns))

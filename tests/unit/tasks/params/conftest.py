@@ -51,9 +51,12 @@ class ParamsFile:
         del place[last]
         return self
 
+    def write(self) -> None:
+        YAML().dump(self.values, self.path)
+
     def problems(self) -> list[str]:
         """One text per problem, without the file's name, which must stand before each."""
-        YAML().dump(self.values, self.path)
+        self.write()
         with pytest.raises(ParamsError) as error:
             load_params(self.path)
         lines = str(error.value).splitlines()

@@ -110,6 +110,17 @@ def test_without_gold_proxies_and_labels_stand_in_its_place() -> None:
     assert "judged" not in result_table(SUMMARY)
 
 
+def test_columns_are_as_wide_as_what_stands_in_them() -> None:
+    """A function of the user's own may give scores of hundreds."""
+    summary = without_gold(0.75)
+    summary["policies"][1] |= {"proxy": interval(-1138.14), "proxy_sft": interval(-1094.96)}
+    lines = result_table(summary).splitlines()
+    (row,) = [line for line in lines if line.startswith("r1")]
+    (header,) = [line for line in lines if "SFT -> policy" in line]
+    for cell, head in [("-1094.96 -> -1138.14", "SFT -> policy"), ("0.800]", "interval)")]:
+        assert row.index(cell) + len(cell) == header.index(head) + len(head)
+
+
 def test_a_proxy_that_is_zero_but_for_rounding_has_no_sign() -> None:
     summary = without_gold(0.75)
     summary["policies"][1]["proxy_sft"] = interval(-0.002)

@@ -48,7 +48,10 @@ def findings(root: Path, round_key: str, params: Params) -> list[str] | None:
 
 
 def _shown(row: Mapping[str, str]) -> str:
-    return f"{row['won']} of {row['pairs']} pairs" if row["won"] else "no pairs"
+    if not row["won"]:
+        return "no pairs"
+    won, low, high = (f"{float(row[number]):.3f}" for number in ("won", "low", "high"))
+    return f"{won} [{low}, {high}] of {row['pairs']} pairs"
 
 
 def _expected(row: Mapping[str, str]) -> str:
@@ -56,7 +59,8 @@ def _expected(row: Mapping[str, str]) -> str:
     low, high = (float(row[end] or "nan") for end in ("low", "high"))
     limit = float(row["limit"])
     misses = low <= limit if row["demand"] == "above" else high < limit
-    return f"{row['demand']} {row['limit']}" if misses else "more pairs, too few to tell"
+    wanted = "above" if row["demand"] == "above" else "that reaches"
+    return f"an interval {wanted} {limit:g}" if misses else "more pairs, too few to tell"
 
 
 def probed(root: Path, round_key: str) -> bool:

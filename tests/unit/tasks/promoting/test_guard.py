@@ -52,10 +52,10 @@ def test_a_probe_that_fails_for_want_of_pairs_says_so(tmp_path: Path):
     params = load_params(Path(__file__).resolve().parents[4] / "params.yaml")
 
     assert findings(tmp_path, "r1", params) == [
-        "probe length: 1.000000 of 3 pairs, expected more pairs, too few to tell",
+        "probe length: 1.000 [0.439, 1.000] of 3 pairs, expected more pairs, too few to tell",
         "probe same_length: no pairs, expected more pairs, too few to tell",
-        "probe shuffled: 0.200000 of 50 pairs, expected reach 0.5",
-        "probe labels: 0.200000 of 50 pairs, expected above 0.5",
+        "probe shuffled: 0.200 [0.100, 0.400] of 50 pairs, expected an interval that reaches 0.5",
+        "probe labels: 0.200 [0.100, 0.400] of 50 pairs, expected an interval above 0.5",
     ]
     ends = [line.split("|")[-2].strip() for line in probe_table(probes).splitlines()[2:]]
     assert ends == ["**fails**: fewer than 10 pairs"] * 2 + ["**fails**"] * 2

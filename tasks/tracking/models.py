@@ -169,7 +169,7 @@ def _write_folder(draft: Path, kind: ModelKind, folder: Path, architecture: str)
     # Folders within are the further members of an ensemble, and adapters.
     for source in sorted(path for path in folder.rglob("*") if path.suffix in SAFE_SUFFIXES):
         target = draft / "model" / source.relative_to(folder)
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(source, target)
         if source.parent == folder and source.name.startswith(TOKENIZER_FILES):
             link_or_copy(source, draft / "components" / "tokenizer" / source.name)

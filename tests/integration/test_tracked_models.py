@@ -92,6 +92,26 @@ def test_a_model_is_kept_for_sending_when_a_later_run_replaces_it(
     assert [path.read_bytes() == weights for path in found] == [True]
 
 
+def test_adapters_of_an_ensembles_members_arrive_in_their_folders(
+    root: Path, model_folders: Path
+) -> None:
+    """A member's folder begins with that of its adapter, in the order of names."""
+    published = root / "models" / "reward"
+    for member in (published, published / "member_2"):
+        shutil.copytree(model_folders / "reward", member)
+        (member / "adapter").mkdir()
+        (member / "adapter/adapter_model.safetensors").write_bytes(b"weights")
+    spool = open_spool(root, start("reward@r1"))
+    spool.finish("FINISHED", {}, [Output("reward_model", published)])
+
+    assert ship(spool.folder).state == "complete"
+
+    sent = json.loads((spool.folder / "sent.json").read_text())
+    found = [path for path in artifacts(root, sent["models"]) if path.parent.name == "adapter"]
+    assert {path.parent.parent.name for path in found} == {"model", "member_2"}
+    assert [path.read_bytes() for path in found] == [b"weights"] * 2
+
+
 @pytest.mark.parametrize("still_here", [True, False])
 def test_a_run_that_is_sent_to_its_server_once_more_has_one_model_and_lacks_nothing(
     root: Path, model_folders: Path, still_here: bool

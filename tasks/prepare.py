@@ -106,8 +106,9 @@ def _own_files(folder: Path, files: FilesParams, withdrawn: Withdrawals) -> None
             raise StageEnd("bad_input", f"{files.prompts}: {few}, expected {MIN_EVALUATED} or more")
         (folder / "prompts").mkdir(exist_ok=True)
         write_json_lines(folder / "prompts" / f"{split}.jsonl", rows)
-    demonstrations = own_demonstrations(_existing("demonstrations", files.demonstrations))
-    write_json_lines(folder / "demonstrations.jsonl", withdrawn.kept(demonstrations))
+    if files.demonstrations is not None:
+        demonstrations = own_demonstrations(_existing("demonstrations", files.demonstrations))
+        write_json_lines(folder / "demonstrations.jsonl", withdrawn.kept(demonstrations))
     if files.corpus is None:
         _write(folder / "corpus.jsonl", [])
     else:

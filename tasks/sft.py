@@ -1,7 +1,13 @@
-"""Stage `sft`: supervised fine-tuning of the base model on demonstrations."""
+"""Stage `sft`: supervised fine-tuning of the base model on demonstrations.
 
+Without demonstrations (`prepare.files.demonstrations: null`) it trains nothing: the base model is
+what the later stages start from and are compared with.
+"""
+
+import logging
 import statistics
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,9 +43,17 @@ from tasks.running.stage import Stage
 from tasks.tracking.spool import Output
 
 INPUTS = ("models/base", "data/prepared")
+DEMONSTRATIONS = Path("data/prepared/demonstrations.jsonl")
+
+log = logging.getLogger(__name__)
 
 
 def run(stage: Stage) -> None:
+    """Train on the demonstrations, or take the base model where there are none."""
+    (_train if DEMONSTRATIONS.exists() else _take_base)(stage)
+
+
+def _train(stage: Stage) -> None:
     """Train on the responses of the demonstrations, in conversations on all of them."""
     params = stage.params.sft
     compute, seeds = start_compute(stage.params.run, training=True), seeds_of(stage)
@@ -82,6 +96,19 @@ def run(stage: Stage) -> None:
     target = write_model(stage, model, tokenizer, "models/sft", changed)
     if adapter is not None:
         adapter.save(target / ADAPTER)
+    _publish(stage, target, metrics)
+
+
+def _take_base(stage: Stage) -> None:
+    """The base model, as it is, under the name that the later stages know."""
+    log.info("%s: no demonstrations, so models/sft is the base model as it is", stage.name)
+    base, compute = Path("models/base"), start_compute(stage.params.run)
+    tokenizer, model = load_tokenizer(base), load_policy(base, compute.device)
+    target = write_model(stage, model, tokenizer, "models/sft")
+    _publish(stage, target, {"demonstrations": 0})
+
+
+def _publish(stage: Stage, target: Path, metrics: Mapping[str, Any]) -> None:
     seal_model(stage, target)
     results = stage.staging.directory("results/sft")
     write_metrics(results, metrics)
@@ -117,7 +144,7 @@ def _data(stage: Stage, tokenizer: PreTrainedTokenizerBase) -> Data:
     """Demonstrations to train on and to measure; those of one prompt are on one side."""
     params = stage.params.sft
     sides: dict[str, list[sft.Demonstration]] = {"train": [], "heldout": []}
-    for row in read_demonstrations(Path("data/prepared/demonstrations.jsonl")):
+    for row in read_demonstrations(DEMONSTRATIONS):
         side = "train"
         if params.heldout_fraction:
             prompt = next(iter(prompts_of(row)))

@@ -178,6 +178,9 @@ def _examine_fresh_prompts(
 
 def _examine_demonstrations(data: OwnData, files: FilesParams) -> None:
     key = "prepare.files.demonstrations"
+    if files.demonstrations is None:
+        data.notes.append(f"{key}: null, so SFT trains nothing and models/sft is the base model")
+        return
     unread = set[str]()
     rows = data.rows(key, files.demonstrations, lambda path: own_demonstrations(path, unread))
     _note_unread(data, key, unread)

@@ -15,8 +15,9 @@ class FilesParams:
 
     prompts: str
     """{"prompt"}: split by a hash of the prompt into train, heldout and test."""
-    demonstrations: str
-    """For SFT: {"prompt", "response"}, {"prompt", "completion"} or {"messages"}."""
+    demonstrations: str | None = None
+    """For SFT: {"prompt", "response"}, {"prompt", "completion"} or {"messages"}. null: SFT trains
+    nothing, and the base model, which answers already, takes its place."""
     corpus: str | None = None
     """{"text"} to pre-train the embedded model on; not needed with a base model of your own."""
     preferences: str | None = None

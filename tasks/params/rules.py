@@ -155,6 +155,12 @@ def _data_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:
             "prepare.files.corpus",
             "required to pre-train the embedded model; or name a model of your own in base.model",
         )
+    if prepare.files.demonstrations is None and base is not None and base.model is None:
+        yield (
+            "prepare.files.demonstrations",
+            "required by the embedded model, which answers nobody before SFT; or name a model of "
+            "your own in base.model",
+        )
 
 
 def _preference_problems(sections: Mapping[str, Any]) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import logging
 import shutil
 from codecs import BOM_UTF8
 
@@ -45,6 +46,35 @@ def test_own_prompts_demonstrations_and_chat_model_become_an_sft_model(place: Pl
     assert base["files"][weights]["sha256"] != sft["files"][weights]["sha256"]
     metrics = json.loads((place.root / "results/sft/metrics.json").read_text())
     assert metrics["demonstrations"] == 50
+
+
+def test_without_demonstrations_the_base_model_is_what_the_rounds_start_from(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
+    write_chat_model(place.root / "model")
+    place.values["base"]["model"] = "model"
+    assert place.run("prepare")[0] == 0
+    prepared = place.root / "data/prepared/demonstrations.jsonl"
+    assert prepared.exists()
+    del place.values["prepare"]["files"]["demonstrations"]
+    with caplog.at_level(logging.WARNING):
+        check_inputs(load_params(place.save()), place.root)
+    assert "prepare.files.demonstrations: null, so SFT trains nothing" in caplog.text
+
+    for stage in ("prepare", "base", "sft"):
+        code, err = place.run(stage)
+        assert code == 0, err
+
+    assert "sft: no demonstrations, so models/sft is the base model as it is" in err
+    assert not prepared.exists()
+    base, sft = (
+        json.loads((place.root / f"models/{name}/manifest.json").read_text())["files"]
+        for name in ("base", "sft")
+    )
+    assert base == sft
+    assert {"model.safetensors", "chat_template.jinja", "generation_config.json"} <= set(sft)
+    metrics = json.loads((place.root / "results/sft/metrics.json").read_text())
+    assert metrics == {"demonstrations": 0}
 
 
 def test_own_preferences_are_what_the_first_round_adds_to(place: Place):

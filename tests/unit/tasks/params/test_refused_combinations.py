@@ -22,6 +22,10 @@ MACHINE = {"endpoint": "http://127.0.0.1:1/v1", "model": "m"}
             "run.sharded: true, but ppo.lora is set",
         ),
         ({"base.model": "/nowhere", "base.revision": "0" * 40}, "base.model: /nowhere: no such"),
+        (
+            {"prepare.files": {"prompts": "p.jsonl", "corpus": "c.jsonl"}},
+            "prepare.files.demonstrations: required by the embedded model",
+        ),
         # Who judges, and what is rewarded.
         (
             {"evaluate.judge": "language_model"},

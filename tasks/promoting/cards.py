@@ -25,7 +25,7 @@ MODEL_CARD, DATA_CARD = "model-card.md", "data-card.md"
 JUDGES = {
     "gold": "the embedded task's rubric (gold)",
     "reward_model": "the round's reward model",
-    "mixed_reward": "the round's reward model and rules",
+    "mixed_reward": "the round's reward model and the rules, or the function",
     "rules": "the rules, or the function, of ppo.rewards",
     "label.language_model": "the language model of label.language_model",
     "label.reward_model": "the reward model of label.reward_model",
@@ -48,7 +48,7 @@ MEASURES = (
 PROXIES = {
     "reward_model": "score of the reward model",
     "rules": "score by ppo.rewards, without a reward model",
-    "mixed_reward": "score by ppo.rewards, reward model and rules together",
+    "mixed_reward": "score by ppo.rewards, reward model and rules, or function, together",
 }
 """What rewarded a policy -> what its score is called."""
 REWARDS = TypeAdapter(RewardMixParams)

@@ -7,8 +7,8 @@ JUDGES = {
     "reward_model": "the reward model that the policy was trained on, whose score it was made to "
     "raise",
     "rules": "the rules, or the function, that the policy was trained on",
-    "mixed_reward": "the reward model and the rules that the policy was trained on, whose weighted "
-    "sum it was made to raise",
+    "mixed_reward": "the reward model and the rules, or the function, that the policy was trained "
+    "on, whose weighted sum it was made to raise",
     "label.language_model": "the language model of label.language_model",
     "label.reward_model": "the reward model of label.reward_model",
 }

@@ -53,7 +53,7 @@ def test_results_on_test_prompts_and_the_guards_are_shown_where_they_are() -> No
         ({"learned": 0, "format": 1.0}, "score by ppo.rewards, without a reward model"),
         (
             {"function": "mine/check.py:score"},
-            "score by ppo.rewards, reward model and rules together",
+            "score by ppo.rewards, reward model and rules, or function, together",
         ),
         ({"length": 0, "key_of_old_code": 1}, "score of the reward model"),
     ],

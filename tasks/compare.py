@@ -19,6 +19,7 @@ from preferences.withdrawals import WithdrawalsError
 from tasks.comparing import differences
 from tasks.comparing.differences import Differing, UnknownError
 from tasks.comparing.plots import PictureError, draw, require_format
+from tasks.comparing.rewards import other_rewards
 from tasks.comparing.sides import Side, SideError, measured, side, withdrawn
 from tasks.reporting.summary import MetricsError, build_results
 from tasks.running.amounts import amount
@@ -77,7 +78,7 @@ def _lines(
         if one.others:
             yield f"{letter} has not run with its params, so left out: {_few(one.others)}"
     yield from _inputs(root, first, second)
-    apart = differences.other_rewards(first, second)
+    apart = other_rewards(first, second)
     for kind, differ in (
         ("reward_models", differences.reward_models),
         ("policies", partial(differences.policies, apart=apart)),

@@ -1,10 +1,10 @@
 """What differs between two sides: params, data, code, reward models and results."""
 
 import json
-from collections.abc import Container, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rlhf.intervals import mean_interval
@@ -14,8 +14,8 @@ from tasks.tracing.contents import FOLDER, ContentError, Contents
 from tasks.workspace.git import GitError, git
 
 ABSENT = "-"
-OWN_REWARDS = "other reward models"
-MANIFEST = "manifest.json"
+BY_REWARD = ("reward_model", "mixed_reward", "rules")
+"""Judges of win rates that are what rewarded the round."""
 CODE = (".py", ".css", ".j2", ".yaml")
 OF_NO_STAGE = ("tests/", "benchmarks/", "experiments/", "flows/")
 
@@ -112,14 +112,16 @@ def _require_commit(root: Path, letter: str, commit: str) -> None:
 
 
 def policies(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any], apart: Container[str] = ()
+    ours: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+    apart: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Differing]:
     """Each measure of each policy that a side evaluated, from `build_results` of each.
 
     Args:
         ours: of the first side.
         theirs: of the second.
-        apart: rounds whose scores are those of each side's own reward model (`other_rewards`).
+        apart: rounds that the sides score otherwise -> why (`rewards.other_rewards`).
     """
     measures = ("gold", "proxy", "win_rate_vs_sft", "kl", "length", "finished", "distinct_2")
     judges = [
@@ -133,40 +135,13 @@ def policies(
     }
     for name, judge in judges[0].items():
         if name in apart:
-            incomparable[f"{name} proxy"] = OWN_REWARDS
-            if judge in ("reward_model", "mixed_reward"):
-                incomparable.setdefault(f"{name} win_rate_vs_sft", OWN_REWARDS)
+            incomparable[f"{name} proxy"] = apart[name]
+            if judge in BY_REWARD:
+                incomparable.setdefault(f"{name} win_rate_vs_sft", apart[name])
     return [
         replace(row, note=row.note and incomparable.get(row.name, row.note))
         for row in _measures("name", ours["policies"], theirs["policies"], measures)
     ]
-
-
-def other_rewards(first: Side, second: Side) -> frozenset[str]:
-    """The rounds for which both sides trained a reward model, and not the same one.
-
-    Each scores in units of its own, and what one of them prefers the other need not.
-    """
-    for one in (first, second):
-        brought = one.params.get("reward.model", "None") != "None"
-        if brought or one.params.get("ppo.rewards.learned") in ("0", "0.0"):
-            return frozenset()
-    ours, theirs = _reward_weights(first), _reward_weights(second)
-    return frozenset(key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key])
-
-
-def _reward_weights(one: Side) -> dict[str, object]:
-    """Round -> what tells its reward model from others: the hashes of its files."""
-    contents, found = Contents(one.root), dict[str, object]()
-    for ran in one.runs:
-        for path, digest in ran.outs.items():
-            if path.startswith("models/rounds/") and path.endswith("/reward"):
-                found[path.split("/")[2]] = digest
-                with suppress(ContentError):
-                    # The manifest names what it was made from: copies of one model differ there.
-                    files = contents.files(path, digest).items()
-                    found[path.split("/")[2]] = {n: md5 for n, md5 in files if n != MANIFEST}
-    return found
 
 
 def reward_models(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Differing]:

@@ -13,7 +13,6 @@ from tasks.comparing.differences import (
     UnknownError,
     code,
     data,
-    other_rewards,
     paired_gold,
     params,
     policies,
@@ -48,41 +47,22 @@ def test_what_each_sides_own_reward_model_has_scored_is_not_subtracted():
         found["policies"][0]["proxy"] = {"mean": 4 * share}
         return found
 
-    notes = {
-        judge: [row.note for row in policies(scored(0.5, judge), scored(0.75, judge), {"r1"})]
-        for judge in ("reward_model", "mixed_reward", "gold", "label.language_model")
-    }
     others = "other reward models"
+    notes = {
+        judge: [
+            row.note for row in policies(scored(0.5, judge), scored(0.75, judge), {"r1": others})
+        ]
+        for judge in ("reward_model", "mixed_reward", "rules", "gold", "label.language_model")
+    }
     assert notes == {
         "reward_model": [others, others],
         "mixed_reward": [others, others],
+        "rules": [others, others],
         "gold": [others, "+0.25"],
         "label.language_model": [others, "+0.25"],
     }
     both = policies(scored(0.5, "reward_model"), scored(0.75, "reward_model"))
     assert [row.note for row in both] == ["+1", "+0.25"], "by one reward model"
-
-
-def test_reward_models_are_told_apart_by_their_files_but_for_the_manifest(tmp_path: Path):
-    def made(number: str, key: str, weights: str) -> Ran:
-        digest = f"{number}{key}".ljust(32, "0") + ".dir"
-        files = {"model.safetensors": weights, "manifest.json": number}
-        listed = tmp_path / ".dvc/cache/files/md5" / digest[:2] / digest[2:]
-        listed.parent.mkdir(parents=True, exist_ok=True)
-        rows = [{"relpath": name, "md5": md5} for name, md5 in files.items()]
-        listed.write_text(json.dumps(rows))
-        return Ran(f"reward@{key}", {}, {f"models/rounds/{key}/reward": digest}, {})
-
-    def trained(values: Mapping[str, str], *runs: Ran) -> Side:
-        return Side("a", "commit", "c", tmp_path, values, False, runs)
-
-    ours = trained({}, made("a1", "r1", "x"), made("a2", "r2", "x"), made("a3", "r3", "x"))
-    runs = (made("b1", "r1", "x"), made("b2", "r2", "y"))
-    assert other_rewards(ours, trained({}, *runs)) == {"r2"}
-    gone = Ran("reward@r1", {}, {"models/rounds/r1/reward": "e" * 32 + ".dir"}, {})
-    assert other_rewards(ours, trained({}, gone)) == {"r1"}, "not on this machine"
-    for same in ({"reward.model": "judges/one"}, {"ppo.rewards.learned": "0"}):
-        assert other_rewards(ours, trained(same, *runs)) == frozenset()
 
 
 def test_code_of_a_stage_that_one_side_has_not_run_yet_is_not_called_the_others_alone():

@@ -19,7 +19,7 @@ from preferences.withdrawals import WithdrawalsError
 from tasks.comparing import differences
 from tasks.comparing.differences import Differing, UnknownError
 from tasks.comparing.plots import PictureError, draw, require_format
-from tasks.comparing.rewards import other_rewards
+from tasks.comparing.rewards import other_judges, other_rewards
 from tasks.comparing.sides import Side, SideError, measured, side, withdrawn
 from tasks.reporting.summary import MetricsError, build_results
 from tasks.running.amounts import amount
@@ -78,10 +78,10 @@ def _lines(
         if one.others:
             yield f"{letter} has not run with its params, so left out: {_few(one.others)}"
     yield from _inputs(root, first, second)
-    apart = other_rewards(first, second)
+    apart, others = other_rewards(first, second), other_judges(first, second)
     for kind, differ in (
         ("reward_models", differences.reward_models),
-        ("policies", partial(differences.policies, apart=apart)),
+        ("policies", partial(differences.policies, apart=apart, others=others)),
     ):
         title = kind.replace("_", " ")
         if without := [letter for letter, one in zip("AB", results, strict=True) if not one[kind]]:

@@ -1,7 +1,7 @@
 """What differs between two sides: params, data, code, reward models and results."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from tasks.tracing.contents import FOLDER, ContentError, Contents
 from tasks.workspace.git import GitError, git
 
 ABSENT = "-"
+OTHER_JUDGES = "other models as judges"
 BY_REWARD = ("reward_model", "mixed_reward", "rules")
 """Judges of win rates that are what rewarded the round."""
 CODE = (".py", ".css", ".j2", ".yaml")
@@ -115,6 +116,7 @@ def policies(
     ours: Mapping[str, Any],
     theirs: Mapping[str, Any],
     apart: Mapping[str, str] = MappingProxyType({}),
+    others: Container[str] = (),
 ) -> list[Differing]:
     """Each measure of each policy that a side evaluated, from `build_results` of each.
 
@@ -122,6 +124,7 @@ def policies(
         ours: of the first side.
         theirs: of the second.
         apart: rounds that the sides score otherwise -> why (`rewards.other_rewards`).
+        others: judges that are not the same model on both sides (`rewards.other_judges`).
     """
     measures = ("gold", "proxy", "win_rate_vs_sft", "kl", "length", "finished", "distinct_2")
     judges = [
@@ -134,6 +137,8 @@ def policies(
         if (second := judges[1].get(name, first)) != first
     }
     for name, judge in judges[0].items():
+        if judge in others:
+            incomparable.setdefault(f"{name} win_rate_vs_sft", OTHER_JUDGES)
         if name in apart:
             incomparable[f"{name} proxy"] = apart[name]
             if judge in BY_REWARD:

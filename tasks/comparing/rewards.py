@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import fields, replace
+from types import MappingProxyType
 
 from pydantic import TypeAdapter
 
@@ -15,6 +16,13 @@ MIX, MODEL = "ppo.rewards.", "reward.model"
 NULL = "None"
 """How sides write null."""
 OTHER_MIX, OTHER_MODELS = "other ppo.rewards", "other reward models"
+JUDGES = MappingProxyType(
+    {
+        "label.language_model": "label.language_model.model",
+        "label.reward_model": "label.reward_model",
+    }
+)
+"""`win_rate_judge` of a policy's metrics -> the param that names its model."""
 _MIX = TypeAdapter(RewardMixParams)
 
 
@@ -34,6 +42,15 @@ def other_rewards(first: Side, second: Side) -> dict[str, str]:
     if shared or mix.learned == 0:
         return {}
     return {key: OTHER_MODELS for key in both if ours[key] != theirs[key]}
+
+
+def other_judges(first: Side, second: Side) -> frozenset[str]:
+    """Judges of win rates that have one name and are another model on either side."""
+    return frozenset(
+        judge
+        for judge, key in JUDGES.items()
+        if first.params.get(key, NULL) != second.params.get(key, NULL)
+    )
 
 
 def _mix(one: Side) -> RewardMixParams:

@@ -39,6 +39,14 @@ def test_win_rates_of_different_judges_are_not():
     assert row.note == "other judges: gold, label.rules"
 
 
+def test_win_rates_of_one_judge_that_is_another_model_are_not_subtracted():
+    sides = (side(0.5, "label.language_model"), side(0.75, "label.language_model"))
+    (row,) = policies(*sides, others={"label.language_model"})
+    assert row.note == "other models as judges"
+    (row,) = policies(*sides, others={"label.reward_model"})
+    assert row.note == "+0.25"
+
+
 def test_what_each_sides_own_reward_model_has_scored_is_not_subtracted():
     """Which of two policies is better cannot be told by two judges, each made to be pleased."""
 

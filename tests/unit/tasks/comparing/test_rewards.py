@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.comparing.rewards import other_rewards
+from tasks.comparing.rewards import other_judges, other_rewards
 from tasks.comparing.sides import Side
 from tasks.tracing.records import Ran
 
@@ -78,3 +78,13 @@ def test_scores_of_one_judge_are_comparable_and_others_are_not(
 
     expected = {} if why is None else {"r1": why}
     assert other_rewards(one, other) == other_rewards(other, one) == expected
+
+
+def test_a_judge_of_one_name_is_another_where_its_model_is(world: World) -> None:
+    asked = {"label.language_model.model": "big-8b", "label.language_model.endpoint": "http://a/v1"}
+    moved = {**asked, "label.language_model.endpoint": "http://b/v1"}
+    assert not other_judges(world.side(asked), world.side(moved))
+
+    changed = {**asked, "label.language_model.model": "small-1b", "label.reward_model": "judges/a"}
+    found = other_judges(world.side(asked), world.side(changed))
+    assert found == {"label.language_model", "label.reward_model"}

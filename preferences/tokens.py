@@ -6,7 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from preferences.reader import MalformedDataError
-from preferences.records import Preference, prompt_text
+from preferences.records import Preference, Prompt
 
 _END = -1
 """Stands for the end token, whose id does not matter here."""
@@ -40,15 +40,20 @@ class TokenLimit:
 
     def view(self, preference: Preference) -> TokenView:
         """What the model sees of a pair; responses equal within the limit are the same."""
-        texts = [prompt_text(preference.prompt), preference.chosen, preference.rejected]
-        prompt, chosen, rejected = (
+        texts = [*_contents(preference.prompt), preference.chosen, preference.rejected]
+        *prompt, chosen, rejected = (
             encoding.ids
             for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)
         )
+        before = sum(map(len, prompt))
         chosen = chosen + [_END] * preference.chosen_finished
         rejected = rejected + [_END] * preference.rejected_finished
-        room = max(0, self.limit - len(prompt))
+        room = max(0, self.limit - before)
         return TokenView(
-            tokens=len(prompt) + max(len(chosen), len(rejected)),
+            tokens=before + max(len(chosen), len(rejected)),
             same=chosen[:room] == rejected[:room],
         )
+
+
+def _contents(prompt: Prompt) -> list[str]:
+    return [prompt] if isinstance(prompt, str) else [turn["content"] for turn in prompt]

@@ -317,6 +317,15 @@ def test_a_side_that_was_cut_has_no_end_token_to_count(tokens):
     assert limit.view(replace(whole, chosen_finished=False)).tokens == 4 + 1 + 6 + 1
 
 
+def test_of_messages_what_is_said_counts_and_not_how_it_is_written_down(tokens):
+    """As JSON the two turns would be some seventy tokens more."""
+    said = [{"role": "system", "content": "qq"}, {"role": "user", "content": "qqqq"}]
+    pair = Preference(pair_id="", prompt_id="", prompt=said, chosen="xxxxxA", rejected="xxxxxB")
+    assert tokens(12).view(pair).tokens == 2 + 1 + 4 + 1 + 6 + 1 + 1
+    assert tokens(14).view(pair).same
+    assert not tokens(15).view(pair).same
+
+
 def test_a_folder_without_a_tokenizer_is_named(tmp_path):
     with pytest.raises(MalformedDataError, match=r"tokenizer\.json: no tokenizer"):
         TokenLimit(tmp_path, 10)

@@ -27,7 +27,7 @@ from rlhf.params.sft import SFTParams
 from tasks.params.overlays import lay_over
 from tasks.params.prepare import PrepareParams
 from tasks.params.redaction import redact
-from tasks.params.rules import impossible, left_out, secrets
+from tasks.params.rules import NAMED_ALONE, impossible, left_out, secrets
 from tasks.params.yaml_files import YAMLTooLargeError, load_yaml
 
 
@@ -216,7 +216,12 @@ def _read_sections(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     problems: list[str] = []
     for name, kind in typing.get_type_hints(Params).items():
         if raw.get(name) is None:
-            empty = "the section is empty; write {} to take all defaults"
+            asked = [
+                f"{key.partition('.')[2]}: {default}"
+                for key, default in NAMED_ALONE.items()
+                if key.startswith(f"{name}.")
+            ]
+            empty = f"the section is empty; write {{{', '.join(asked)}}} to take all defaults"
             problems.append(f"{name}: {empty if name in raw else 'missing'}")
             continue
         # As JSON, since pydantic's strict mode takes mappings for dataclasses only there.

@@ -11,9 +11,9 @@ prepare: {}
 base: {}
 sft: {}
 sample: {}
-label: {}
+label: {annotators: rubric}
 validate: {}
-reward: {}
+reward: {max_tokens: 192}
 ppo: {}
 evaluate: {}
 best_of_n: {}

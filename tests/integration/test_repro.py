@@ -253,9 +253,9 @@ def test_bad_input_ends_with_2_before_anything_starts(
 
 
 def test_where_nobody_labels_nobody_is_told_to_label_by_hand(root: Path) -> None:
-    text = (root / "params.yaml").read_text().replace("label: {}", "label: {annotators: none}")
+    text = (root / "params.yaml").read_text().replace("annotators: rubric", "annotators: none")
     # Without a reward model there need be no preferences of one's own.
-    text = text.replace("reward: {}", "reward: {model: none}")
+    text = text.replace("reward: {", "reward: {model: none, ")
     text = text.replace("ppo: {}", "ppo: {rewards: {learned: 0, sentiment: 1}, value_init: zero}")
     (root / "params.yaml").write_text(text)
     code, out, err = drive(root)

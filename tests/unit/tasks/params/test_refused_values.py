@@ -115,11 +115,19 @@ def test_a_wrong_type_names_key_expectation_and_value(
     assert found.endswith(f"found {value!r}")
 
 
-@pytest.mark.parametrize("name", ["ppo", "report"])
-def test_an_empty_section_is_not_taken_for_defaults(params: ParamsFile, name: str):
+@pytest.mark.parametrize(
+    ("name", "all_defaults"),
+    [
+        ("ppo", "{}"), ("report", "{}"), ("reward", "{max_tokens: 192}"),
+        ("label", "{annotators: rubric}"),
+    ],
+)  # fmt: skip
+def test_an_empty_section_is_not_taken_for_defaults(
+    params: ParamsFile, name: str, all_defaults: str
+):
     problems = params.set(name, None).problems()
 
-    assert f"{name}: the section is empty; write {{}} to take all defaults" in problems
+    assert f"{name}: the section is empty; write {all_defaults} to take all defaults" in problems
 
 
 @pytest.mark.parametrize(

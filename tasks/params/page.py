@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import annotated_types
 
 from tasks.params.loading import Params, RoundParams
+from tasks.params.rules import NAMED_ALONE
 
 COLLECTIONS = {dict: "mapping", Mapping: "mapping", list: "list of texts"}
 
@@ -34,6 +35,9 @@ def page() -> str:
         "",
         "Written by `python -m tasks.params.page > docs/params.md` from the dataclasses that the",
         "code uses. A key that is not here is refused, with the nearest one that is.",
+        "",
+        "What the file leaves out has its default. It has to have every section, though `{}` will do,",
+        f"and the keys that DVC follows by themselves: {', '.join(f'`{key}`' for key in NAMED_ALONE)}.",
     ]
     hints = typing.get_type_hints(Params, include_extras=True)
     for name, kind in hints.items():

@@ -30,14 +30,15 @@ SIGNS = {
 
 def page() -> str:
     """The whole page as Markdown."""
+    alone = [f"`{key}`" for key in NAMED_ALONE]
     lines = [
         "# Every key of `params.yaml`",
         "",
         "Written by `python -m tasks.params.page > docs/params.md` from the dataclasses that the",
         "code uses. A key that is not here is refused, with the nearest one that is.",
         "",
-        "What the file leaves out has its default. It has to have every section, though `{}` will do,",
-        f"and the keys that DVC follows by themselves: {', '.join(f'`{key}`' for key in NAMED_ALONE)}.",
+        "What the file leaves out has its default. It has to have every section, though `{}` will",
+        f"do, and the keys that DVC follows by themselves: {', '.join(alone)}.",
     ]
     hints = typing.get_type_hints(Params, include_extras=True)
     for name, kind in hints.items():

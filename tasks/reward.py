@@ -237,7 +237,7 @@ def _train(
         reward.EncodedPair(
             encoder.encode(row.prompt, row.chosen, finished=row.chosen_finished),
             encoder.encode(row.prompt, row.rejected, finished=row.rejected_finished),
-            row.margin if params.margins else 0.0,
+            row.margin if params.margins and not row.is_tie else 0.0,
             row.weight * reward.source_weight(row.source, params.source_weights),
             row.label,
         )

@@ -24,12 +24,15 @@ from tests.stage_world import forget, run, set_params
 def test_a_pair_trains_with_its_margin_its_weights_and_its_label(
     world: Path, margins: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """Weights multiply: the label's own, and the mean over the kinds of annotators who agreed."""
+    """Weights multiply: the label's own, and the mean over the kinds of annotators who agreed.
+
+    A tie asks for no gap, whatever margin its file states: its first response is no better one.
+    """
     path = world / "data/rounds/r1/preferences/train.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     rows[0] |= {"margin": 0.75}
     rows[1] |= {"weight": 0.5, "source": "human+rubric"}
-    rows[2] |= {"label": 0.5, "source": "human"}
+    rows[2] |= {"label": 0.5, "source": "human", "margin": 0.75}
     write_json_lines(path, rows)
     weighed = {"source_weights": {"human": 0.25}, "margins": margins}
     set_params(world, "reward", weighed)

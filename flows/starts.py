@@ -24,16 +24,15 @@ def common_start(root: Path, names: Collection[str], revision: str) -> dict[str,
     Args:
         root: the checkout.
         names: of the runs.
-        revision: as entered. Empty: the commit that those of the runs started from that are known;
-            where none is, the commit that is checked out. Known runs keep it.
+        revision: as entered, which known runs keep. Empty: the commit that the first known of these
+            runs started from; where none is known, the commit that is checked out.
 
     Raises:
         WorkspaceError: no such revision.
         DamagedNoteError: the note of an earlier try cannot be read.
     """
-    revision = revision or known_start(root, names)
     new = {name: not is_known(root, name) for name in names}
-    commit = _once(root, revision) if any(new.values()) else ""
+    commit = _once(root, revision or known_start(root, names)) if any(new.values()) else ""
     return {name: commit if is_new else revision for name, is_new in new.items()}
 
 

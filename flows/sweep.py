@@ -89,8 +89,7 @@ def sweep(
     changes = [BASE, *overrides]
     names = [_run_name(whole, label, seed) for seed in seeds for label in changes]
     try:
-        start = revision or known_start(root, names)
-        if wrong := refusals(root, whole, start or None, common, overrides, seeds):
+        if wrong := refusals(root, whole, revision, common, overrides, seeds):
             return Failed(name="BadInput", message="\n".join(wrong))
         starts = common_start(root, names, revision)
     except (WorkspaceError, DamagedNoteError) as error:
@@ -119,7 +118,7 @@ def sweep(
 def refusals(
     root: Path,
     name: str,
-    revision: str | None,
+    revision: str,
     common: Choices,
     overrides: Mapping[str, Mapping[str, object]],
     seeds: Sequence[int],
@@ -129,7 +128,7 @@ def refusals(
     Args:
         root: the checkout.
         name: of the sweep.
-        revision: what new runs start from; None: the commit that is checked out.
+        revision: as entered; empty: new runs start where the known ones did (`common_start`).
         common: the choices of all runs.
         overrides: change -> its parameters.
         seeds: of each change.
@@ -138,7 +137,8 @@ def refusals(
         return [f"overrides.{BASE}: the runs without any change are called so; choose another name"]
     if twice := [label for label, values in overrides.items() if runs.SEED in values]:
         return [f"overrides.{label}: {runs.TWO_SEEDS}" for label in twice]
-    problems: dict[str, None] = {}
+    names = [_run_name(name, label, seed) for seed in seeds for label in [BASE, *overrides]]
+    start, problems = revision or known_start(root, names), dict[str, None]()
     for label, values in {BASE: {}, **overrides}.items():
         for seed in dict.fromkeys(seeds):
             run = _run_name(name, label, seed)
@@ -146,7 +146,8 @@ def refusals(
             if seed != seeds[0] and len(run) <= runs.MAX_NAME and not is_known(root, run):
                 continue
             choices = replace(common, values={runs.SEED: seed, **values})
-            for line in _refusals_of_one(root, run, revision, choices):
+            given = revision if is_known(root, run) else start
+            for line in _refusals_of_one(root, run, given, choices):
                 # What base is refused for is no fault of a change.
                 if line not in problems:
                     problems[line if label == BASE else f"overrides.{label}: {line}"] = None
@@ -188,11 +189,11 @@ def _run_name(name: str, label: str, seed: int) -> str:
     return f"{name}-{label}-seed{seed}"
 
 
-def _refusals_of_one(root: Path, run: str, revision: str | None, choices: Choices) -> list[str]:
+def _refusals_of_one(root: Path, run: str, revision: str, choices: Choices) -> list[str]:
     if too_long := runs.excess(run):
         return [too_long]
     try:
-        try_choices(root, run, runs.start_of(root, run, revision or ""), choices)
+        try_choices(root, run, runs.start_of(root, run, revision), choices)
     except (ParamsError, WorkspaceError) as error:
         return str(error).splitlines()
     return []

@@ -158,7 +158,7 @@ def test_a_known_run_of_a_later_seed_is_tried_on_its_own_settings_and_stays_as_i
     path.write_text(path.read_text().replace("run:\n", "run:\n  old: 1\n", 1))
     before, edited = left(root), path.read_bytes()
 
-    assert refusals(root, "mine", None, Choices(), OVERRIDES, [0, 1]) == [
+    assert refusals(root, "mine", "", Choices(), OVERRIDES, [0, 1]) == [
         "overrides.slow: run.old: unknown key; known: seed, threads, processes, sharded, device, "
         "precision, stored_precision, generation, bits"
     ]
@@ -175,7 +175,7 @@ def test_a_known_run_of_a_later_seed_is_tried_on_its_own_settings_and_stays_as_i
 def test_what_was_left_of_a_trial_that_was_killed_is_in_nobodys_way(root: Path):
     worktree_git(root, "worktree", "add", "--quiet", "--detach", str(root / TRIAL), "HEAD")
     worktree_git(root, "worktree", "lock", str(root / TRIAL))
-    assert refusals(root, "mine", None, Choices(), OVERRIDES, [0]) == []
+    assert refusals(root, "mine", "", Choices(), OVERRIDES, [0]) == []
     assert left(root) == ([], "", "")
 
 
@@ -199,7 +199,7 @@ def test_runs_that_are_added_without_a_revision_start_where_the_known_ones_did(r
                 worktree_git(at, "commit", "--quiet", "--allow-empty", "-m", subject)
     worktree_git(root, "commit", "--quiet", "--allow-empty", "-m", "two")
     starts = common_start(root, ["mine-seed0", "mine-seed1", "mine"], "")
-    assert starts == dict.fromkeys(["mine-seed0", "mine-seed1", "mine"], first)
+    assert starts == {"mine-seed0": first, "mine-seed1": "", "mine": ""}
 
 
 def test_a_run_that_starts_from_another_run_is_added_to_by_runs_from_there(root: Path):
@@ -208,7 +208,21 @@ def test_a_run_that_starts_from_another_run_is_added_to_by_runs_from_there(root:
         start = worktree_git(at, "rev-parse", "HEAD")
     with run_workspace(root, "known", start, Choices(), Driver(name="a test")):
         pass
-    assert common_start(root, ["known", "new"], "") == {"known": start, "new": start}
+    assert common_start(root, ["known", "new"], "") == {"known": "", "new": start}
+
+
+def test_known_runs_go_on_from_where_each_started(root: Path):
+    """Such as those that an earlier version added to a sweep, from another commit."""
+    first = worktree_git(root, "rev-parse", "HEAD")
+    worktree_git(root, "commit", "--quiet", "--allow-empty", "-m", "two")
+    second = worktree_git(root, "rev-parse", "HEAD")
+    for name, start in (("mine-base-seed0", second), ("mine-far-seed0", first)):
+        with run_workspace(root, name, start, Choices(), Driver(name="a test")):
+            pass
+    names = ["mine-base-seed0", "mine-far-seed0", "mine-far-seed1"]
+    assert common_start(root, names, "") == dict.fromkeys(names[:2], "") | {names[2]: second}
+    changes = {"far": {"ppo.kl_coef": 0.2}}
+    assert refusals(root, "mine", "", Choices(), changes, [0, 1]) == []
 
 
 def test_a_change_that_is_added_to_a_sweep_is_tried_on_the_commit_of_its_other_runs(root: Path):

@@ -202,14 +202,16 @@ def _describe(files: Iterable[Path], variant: str) -> bool:
 def _branch_that_describes(root: Path, variant: str) -> str:
     """A branch whose params have the variant; none where it is but a run's that was ordered."""
     with suppress(GitError):
-        for branch in git(root, "for-each-ref", "--format=%(refname:short)", "refs/heads").split():
+        # Git's short names are longer where a tag is called alike.
+        listed = git(root, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads")
+        for branch in listed.split():
             if branch.startswith(branch_of("")):
                 continue
-            listed = git(
+            files = git(
                 root, "ls-tree", "--name-only", f"refs/heads/{branch}", "--",
                 "params/", "experiments/params/",
             )  # fmt: skip
-            if _describe(map(Path, listed.splitlines()), variant):
+            if _describe(map(Path, files.splitlines()), variant):
                 return branch
     return ""
 

@@ -113,6 +113,8 @@ def test_variants_with_labels_of_people_and_those_of_other_branches_stay(tmp_pat
         git(tmp_path, "add", described)
         git(tmp_path, "commit", "-q", "-m", branch, settings=SETTINGS)
         git(tmp_path, "checkout", "-q", "main")
+    git(tmp_path, "tag", "main")  # Branches may share their names with tags.
+    git(tmp_path, "tag", "other")
     for name in ("elsewhere", "gone", "labelled", "sweep-default-seed1"):
         (tmp_path / ".work/variants" / name).mkdir(parents=True)
         (tmp_path / ".work/variants" / name / "dvc.yaml").touch()

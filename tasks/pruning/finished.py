@@ -11,7 +11,7 @@ from configparser import ConfigParser
 from configparser import Error as ConfigError
 from pathlib import Path
 
-from tasks.pruning.leftovers import LABELS, Leftover, PruneError
+from tasks.pruning.leftovers import Leftover, PruneError, labels_in
 from tasks.pruning.undecided import undecided
 from tasks.tracing.records import LOCK, RecordError, runs_of
 from tasks.tracking.shipping import execution_has_news, has_news
@@ -114,8 +114,8 @@ def _not_sent(workspace: Path) -> Iterator[str]:
         tips = git(workspace, "for-each-ref", "--format=%(objectname)", pushed).split()
         if git(workspace, "rev-parse", "HEAD") not in tips:
             yield "its end has not been pushed"
-    if (workspace / LABELS).exists():
-        yield f"it has a labelling store of its own, {LABELS}"
+    if labels := labels_in(workspace):
+        yield f"it has a labelling store of its own, {labels}"
 
 
 def _not_committed(workspace: Path) -> Iterator[str]:

@@ -14,9 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.params.loading import ParamsError, read_yaml
 from tasks.running.amounts import amount
 from tasks.running.provenance import RECORD
 from tasks.tracking.registered_names import VERDICTS
+from tasks.workspace.dvc_definition import look_up
 from tasks.workspace.dvc_process import dvc_environment
 from tasks.workspace.files import read_json
 from tasks.workspace.fresh_clone import CLONE
@@ -30,7 +32,7 @@ EXPERIMENTS = "experiments/params/*.yaml"
 """The run of one has the workspace of a variant called NAME-VARIANT-seedN."""
 DESCRIPTIONS = ("params/*.yaml", EXPERIMENTS)
 LABELS = ".work/feedback"
-"""Where a workspace keeps what people have said."""
+"""Where a workspace keeps what people have said, unless its params name another store."""
 DRAFT_SECONDS = 24 * 3600
 """A draft exists for as long as it takes to read or send a model; an older one was left."""
 REMOVING = re.compile(r"^Removing (.+)$", re.MULTILINE)
@@ -179,12 +181,25 @@ def _orphaned(root: Path) -> Iterator[tuple[Path, str]]:
     for path in workspaces(root):
         if path.parent != root / VARIANTS_FOLDER or _describe(here, path.name):
             continue
-        if (path / LABELS).exists():
-            yield path, f"it has a labelling store of its own, {LABELS}"
+        if labels := labels_in(path):
+            yield path, f"it has a labelling store of its own, {labels}"
         elif branch := _branch_that_describes(root, path.name):
             yield path, f"the branch {branch} describes it"
         else:
             yield path, ""
+
+
+def labels_in(workspace: Path) -> str:
+    """The labelling store that lies in a workspace; empty where there is none."""
+    named = LABELS
+    with suppress(ParamsError, KeyError):  # Without params nobody was asked anything.
+        store = look_up(read_yaml(workspace / "params.yaml"), "label.store")
+        named = str(store).removeprefix("sqlite:///")
+    for name in (LABELS, named):
+        place = workspace / name
+        if place.exists() and place.resolve().is_relative_to(workspace.resolve()):
+            return name
+    return ""
 
 
 def _describe(files: Iterable[Path], variant: str) -> bool:

@@ -115,16 +115,22 @@ def test_variants_with_labels_of_people_and_those_of_other_branches_stay(tmp_pat
         git(tmp_path, "checkout", "-q", "main")
     git(tmp_path, "tag", "main")  # Branches may share their names with tags.
     git(tmp_path, "tag", "other")
-    for name in ("elsewhere", "gone", "labelled", "sweep-default-seed1"):
+    for name in ("elsewhere", "gone", "labelled", "mine", "others", "sweep-default-seed1"):
         (tmp_path / ".work/variants" / name).mkdir(parents=True)
         (tmp_path / ".work/variants" / name / "dvc.yaml").touch()
     (tmp_path / ".work/variants/labelled/.work/feedback").mkdir(parents=True)
+    (tmp_path / "labels.db").touch()
+    (tmp_path / ".work/variants/mine/labels.db").touch()
+    for name, store in (("mine", "sqlite:///labels.db"), ("others", f"{tmp_path}/labels.db")):
+        params = tmp_path / ".work/variants" / name / "params.yaml"
+        params.write_text(f"label: {{annotators: people, store: '{store}'}}\n")
 
-    assert [one.name for one in variants(tmp_path)] == ["gone"]
+    assert [one.name for one in variants(tmp_path)] == ["gone", "others"]
     kept = [path.name for path in kept_workspaces(tmp_path)]
-    assert kept == ["elsewhere", "labelled", "sweep-default-seed1"]
+    assert kept == ["elsewhere", "labelled", "mine", "sweep-default-seed1"]
     assert staying_variants(tmp_path) == {
         "elsewhere": "the branch mine describes it",
         "labelled": "it has a labelling store of its own, .work/feedback",
+        "mine": "it has a labelling store of its own, labels.db",
         "sweep-default-seed1": "the branch other describes it",
     }

@@ -89,7 +89,8 @@ def test_repro_tells_all_problems_at_once_with_exit_2(place: Place):
     code, lines = repro(place, HF_HUB_OFFLINE="1", HF_HOME=str(place.root / ".work"))
 
     assert code == 2
-    demonstrations, prompts, *problems = lines
+    scale, demonstrations, prompts, *problems = lines
+    assert scale.startswith("sample.against_sft: 0.1 of 20 pairs has 2 of SFT's responses")
     assert demonstrations.startswith("prepare.files.demonstrations: ")
     assert prompts.startswith("sample.pairs: 3 rounds, each on the preferences of the one before")
     assert [line.partition(": ")[0] for line in problems] == [
